@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds ``obmm._native``: every room of ``native/`` behind one cffi module.
+
+API mode and the limited API: the C compiler checks each declaration, and one
+build serves every CPython from 3.11 on.  Declarations live in ``cdefs/``, one
+file per room; each room's sources are listed here.
+"""
+
+from pathlib import Path
+
+from cffi import FFI
+
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE.parent
+ROOT = NATIVE.parent
+
+ROOMS = ["abi", "core", "emulator", "copy", "hash"]
+
+# preload.c is a library of its own: it replaces libc's symbols.
+NOT_OURS = {"preload.c"}
+
+sources = [
+    str(path.relative_to(ROOT))
+    for room in ROOMS
+    for path in sorted((NATIVE / room).glob("*.c"))
+    if path.name not in NOT_OURS
+]
+cdefs = sorted((HERE / "cdefs").glob("*.h"))
+headers = [name for name in (HERE / "includes.txt").read_text().split() if name]
+
+ffibuilder = FFI()
+for path in cdefs:
+    ffibuilder.cdef(path.read_text())
+
+ffibuilder.set_source(
+    "obmm._native",
+    "\n".join(f'#include "{name}"' for name in headers),
+    sources=sources,
+    include_dirs=["native"],
+    extra_compile_args=["-std=gnu11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"],
+    extra_link_args=["-pthread"],
+    define_macros=[("Py_LIMITED_API", "0x030b0000"), ("_GNU_SOURCE", "1")],
+    py_limited_api=True,
+)
+
+if __name__ == "__main__":
+    ffibuilder.compile(verbose=True)

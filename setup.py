@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+from setuptools import setup
+
+setup(cffi_modules=["native/ffi/build.py:ffibuilder"])
