@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The 80-byte handle: everything an importer must know (design section 5)."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import struct
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from obmm.errors import ObmmArgumentError
+
+ANY_EID = bytes(16)
+
+
+class HandleFlag(enum.IntFlag):
+    """Byte 70 of the handle.  CC and NC together are refused; neither means that the importer chooses."""
+
+    CC = 1
+    NC = 2
+    READ_ONLY = 4
+    HEADER = 8
+
+
+_KNOWN_FLAGS = 0xF
+_U64 = (1 << 64) - 1
+
+
+def _bad(problem: str, fix: str) -> ObmmArgumentError:
+    return ObmmArgumentError.because("HANDLE", errno.EINVAL, problem, fix, "design 5")
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A bearer capability for one export: whoever holds it can ask a fabric for that memory.
+
+    `length` is the whole region in bytes, header included.  `owner_cna` and `owner_eid` name the exporter's
+    controller (they become dcna and deid of the import), `peer_eid` the importer it is meant for (all zero: any).
+    `generation` is chosen at export, never zero, and stands in the region header too.  `uba` and `tokenid` are
+    secret: ``repr`` hides them.
+    """
+
+    mem_id: int
+    length: int
+    uba: int = field(repr=False)
+    tokenid: int = field(repr=False)
+    owner_cna: int
+    owner_eid: bytes
+    peer_eid: bytes = ANY_EID
+    pxm_numa: int = 0
+    base_dist: int = 0
+    flags: HandleFlag = HandleFlag(0)
+    generation: int = 0
+
+    SIZE: ClassVar[int] = 80
+    VERSION: ClassVar[int] = 1
+    _LAYOUT: ClassVar[struct.Struct] = struct.Struct("<QQQII16s16siBBHQ")
+
+    def __post_init__(self) -> None:
+        for name, value, top in (
+            ("mem_id", self.mem_id, _U64),
+            ("length", self.length, _U64),
+            ("uba", self.uba, _U64),
+            ("tokenid", self.tokenid, 0xFFFFFFFF),
+            ("owner_cna", self.owner_cna, 0xFFFFFFFF),
+            ("base_dist", self.base_dist, 0xFF),
+            ("generation", self.generation, _U64),
+        ):
+            if not isinstance(value, int) or not 0 <= value <= top:
+                shown = "its value" if name in ("uba", "tokenid") else repr(value)
+                raise _bad(f"{name}: {shown} is outside 0..{top:#x}", "take the handle from `region.handle()`")
+        if not -(1 << 31) <= self.pxm_numa < 1 << 31:
+            raise _bad(f"pxm_numa={self.pxm_numa} does not fit 32 bits", "use the owner's NUMA node")
+        for name, eid in (("owner_eid", self.owner_eid), ("peer_eid", self.peer_eid)):
+            if not isinstance(eid, bytes) or len(eid) != 16:
+                size = len(eid) if isinstance(eid, bytes | bytearray | memoryview) else type(eid).__name__
+                raise _bad(f"{name} is {size}, an EID is 16 raw bytes", "use `obmm.eid(number)` for the 16-byte form")
+        if int(self.flags) & ~_KNOWN_FLAGS:
+            raise _bad(f"flags={int(self.flags):#x} has reserved bits set", "only bits 0 to 3 are defined")
+        if self.flags & HandleFlag.CC and self.flags & HandleFlag.NC:
+            raise _bad("flags ask for CC and NC at once", "set one of them, or neither to let the importer choose")
+        if self.length == 0:
+            raise _bad("length=0", "take the handle from `region.handle()`")
+        if self.generation == 0:
+            raise _bad("generation=0: a handle without it cannot be told from a stale one", "take it from `region.handle()`")
+
+    def pack(self) -> bytes:
+        """The 80 bytes, little-endian, of design section 5."""
+        return self._LAYOUT.pack(
+            self.mem_id,
+            self.length,
+            self.uba,
+            self.tokenid,
+            self.owner_cna,
+            self.owner_eid,
+            self.peer_eid,
+            self.pxm_numa,
+            self.base_dist,
+            self.VERSION,
+            int(self.flags),
+            self.generation,
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes | bytearray | memoryview) -> Handle:
+        """The handle in 80 bytes; ObmmArgumentError for a wrong size, version, reserved bit or zero generation."""
+        if len(data) != cls.SIZE:
+            raise _bad(f"{len(data)} bytes, a handle has {cls.SIZE}", "transport exactly the bytes of `handle.pack()`")
+        (mem_id, length, uba, tokenid, cna, owner, peer, pxm, dist, version, flags, generation) = cls._LAYOUT.unpack(data)
+        if version != cls.VERSION:
+            raise _bad(f"version {version}, this package reads version {cls.VERSION}", "use the same obmm release on both nodes")
+        if flags & ~_KNOWN_FLAGS:
+            raise _bad(f"flags={flags:#x} has reserved bits set", "only bits 0 to 3 are defined")
+        return cls(
+            mem_id, length, uba, tokenid, cna, owner, peer, pxm, dist, HandleFlag(flags), generation
+        )
+
+    def for_peer(self, eid: bytes) -> Handle:
+        """The same handle, marked as meant for the importer with this EID (advice, not a boundary)."""
+        return replace(self, peer_eid=eid)
+
+
+def eid(number: int) -> bytes:
+    """The 16-byte form of an EID number: little-endian in bytes 0 to 3, the rest zero (driver specification 13.1)."""
+    if not 0 < number < 1 << 32:
+        raise _bad(f"EID {number} is outside 1..2^32-1", "use the number in the controller's `eid` file")
+    return number.to_bytes(16, "little")
+
+
+assert Handle._LAYOUT.size == Handle.SIZE
