@@ -41,7 +41,9 @@ class ObmmError(OSError):
         known = causes(operation, name)
         lines += [f"  - {cause.meaning} [{cause.rules}]; fix: {cause.fix}" for cause in known]
         if not known:
-            lines.append("  - no rule of the driver specification gives this answer; read the kernel log (prefix OBMM:)")
+            lines.append(
+                "  - no rule of the driver specification gives this answer; read the kernel log (prefix OBMM:)"
+            )
         return cls(errno, "\n".join(lines), operation=operation)
 
 
@@ -93,7 +95,14 @@ class RemoteMemoryError(ObmmError):
     """
 
     def __init__(
-        self, errno: int, message: str, *, operation: str = "", offset: int | None = None, kind: str = "", peer: str = ""
+        self,
+        errno: int,
+        message: str,
+        *,
+        operation: str = "",
+        offset: int | None = None,
+        kind: str = "",
+        peer: str = "",
     ) -> None:
         super().__init__(errno, message, operation=operation)
         self.offset = offset
@@ -124,4 +133,3 @@ __all__ = [
     "errno_name",
     "explain",
 ]
-

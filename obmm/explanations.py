@@ -63,27 +63,47 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
         ),
     ),
     ("OPEN", "ENXIO"): (
-        _c("2", "a stale device node: no driver stands behind it", "load the module obmm and recreate the node"),
+        _c(
+            "2",
+            "a stale device node: no driver stands behind it",
+            "load the module obmm and recreate the node",
+        ),
     ),
     ("OPEN", "ENODEV"): (
-        _c("2", "a stale device node: no driver stands behind it", "load the module obmm and recreate the node"),
+        _c(
+            "2",
+            "a stale device node: no driver stands behind it",
+            "load the module obmm and recreate the node",
+        ),
     ),
     ("OPEN", "ECONNREFUSED"): (
         _c("design 4", "no fabric answers on the emulator's socket", "start one with `obmm emulate up`"),
     ),
     # --- EXPORT --------------------------------------------------------------------------------------------------
     ("EXPORT", "E2BIG"): (
-        _c("X1", "`length` is the number of entries of size[] (at most 16), not bytes", "pass bytes as a size per node"),
+        _c(
+            "X1",
+            "`length` is the number of entries of size[] (at most 16), not bytes",
+            "pass bytes as a size per node",
+        ),
     ),
     ("EXPORT", "EINVAL"): (
-        _c("X3a", "a size is not a multiple of the host's memseg", "round up to `dev.granule` (2 MiB unless configured)"),
+        _c(
+            "X3a",
+            "a size is not a multiple of the host's memseg",
+            "round up to `dev.granule` (2 MiB unless configured)",
+        ),
         _c("X4", "the total size is 0", "ask for at least one granule"),
         _c(
             "X5",
             "the memory's nodes and the controller's node (pxm_numa) are not online local nodes with CPUs on one socket",
             "take memory from nodes on the controller's socket, or name the controller of the memory's socket",
         ),
-        _c("X2", "pxm_numa is negative or above 16", "use the controller's NUMA node; negative values crashed older kernels"),
+        _c(
+            "X2",
+            "pxm_numa is negative or above 16",
+            "use the controller's NUMA node; negative values crashed older kernels",
+        ),
         _c("X7", "an unknown export flag", "use ALLOW_MMAP (1) and FAST (2) only"),
         _c("X8/X9", "priv is longer than 512 bytes or vendor_info longer than 128", "shorten it"),
         _c(
@@ -93,7 +113,11 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
         ),
     ),
     ("EXPORT", "ENODEV"): (
-        _c("X3b", "a NUMA node with a size is absent, offline or remote", "use an online local node (`numactl -H`)"),
+        _c(
+            "X3b",
+            "a NUMA node with a size is absent, offline or remote",
+            "use an online local node (`numactl -H`)",
+        ),
         _c("X11", "the node has no pool allocator", "use another node"),
     ),
     ("EXPORT", "EOVERFLOW"): (_c("X3c", "the sizes overflow 64 bits", "ask for less"),),
@@ -103,10 +127,16 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
             "not enough contiguous memory on the node, or with FAST not enough cleared memory",
             "drop FAST or retry when clearing is done; raise pmd_mapping=<n>% at boot; remove exports (`obmm ls`)",
         ),
-        _c("X12", "the cache flush engine is missing, so memory cannot be cleared", "load the HHA cache driver"),
+        _c(
+            "X12",
+            "the cache flush engine is missing, so memory cannot be cleared",
+            "load the HHA cache driver",
+        ),
         _c("X6", "no kernel memory for the region", "free memory on this host"),
     ),
-    ("EXPORT", "ENOSPC"): (_c("X10", "all 1048575 mem_ids of this host are in use", "remove regions: `obmm ls`, `obmm gc`"),),
+    ("EXPORT", "ENOSPC"): (
+        _c("X10", "all 1048575 mem_ids of this host are in use", "remove regions: `obmm ls`, `obmm gc`"),
+    ),
     ("EXPORT", "EPERM"): (
         _c(
             "X13",
@@ -125,23 +155,42 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
         _c("P15", "length is not a multiple of the memseg", "round up to `dev.granule`"),
     ),
     ("EXPORT_PID", "ESRCH"): (
-        _c("P9", "no such process in the initial PID namespace", "use pid 0 for this process; inside a container other ids differ"),
+        _c(
+            "P9",
+            "no such process in the initial PID namespace",
+            "use pid 0 for this process; inside a container other ids differ",
+        ),
     ),
-    ("EXPORT_PID", "EFAULT"): (_c("P11", "the first page cannot be pinned for writing", "touch the memory before exporting it"),),
+    ("EXPORT_PID", "EFAULT"): (
+        _c("P11", "the first page cannot be pinned for writing", "touch the memory before exporting it"),
+    ),
     ("EXPORT_PID", "ENOMEM"): (
         _c("P12", "only a part of the range could be pinned", "make the whole range resident and writable"),
         _c("P6/P10/P14", "no kernel memory", "free memory on this host"),
     ),
     ("EXPORT_PID", "EOPNOTSUPP"): (
-        _c("P13", "a page is not hugetlbfs memory, or not on the controller's socket", "use hugetlb pages (not THP) of that socket"),
+        _c(
+            "P13",
+            "a page is not hugetlbfs memory, or not on the controller's socket",
+            "use hugetlb pages (not THP) of that socket",
+        ),
         _c("P16", "the cache flush engine is missing", "load the HHA cache driver"),
         _GATE,
     ),
-    ("EXPORT_PID", "ENOSPC"): (_c("P8", "all mem_ids of this host are in use", "remove regions: `obmm ls`, `obmm gc`"),),
-    ("EXPORT_PID", "EPERM"): (_c("P17", "no UMMU accepts the vendor data", "let obmm fill vendor_info"), _UNLOADING),
+    ("EXPORT_PID", "ENOSPC"): (
+        _c("P8", "all mem_ids of this host are in use", "remove regions: `obmm ls`, `obmm gc`"),
+    ),
+    ("EXPORT_PID", "EPERM"): (
+        _c("P17", "no UMMU accepts the vendor data", "let obmm fill vendor_info"),
+        _UNLOADING,
+    ),
     # --- UNEXPORT / UNIMPORT -------------------------------------------------------------------------------------
     ("UNEXPORT", "ENOENT"): (
-        _c("U1/U3", "no such region on this host: never created, already removed, or an id outside 1..1048575", "nothing to do"),
+        _c(
+            "U1/U3",
+            "no such region on this host: never created, already removed, or an id outside 1..1048575",
+            "nothing to do",
+        ),
     ),
     ("UNEXPORT", "EBUSY"): (
         _c(
@@ -155,21 +204,42 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
         _c("U2", "flags must be 0", "pass no flags"),
     ),
     ("UNEXPORT", "ENOTRECOVERABLE"): (
-        _c("U6", "the UMMU could not be torn down and rolling back failed too", "do not remove it again; reboot this host"),
+        _c(
+            "U6",
+            "the UMMU could not be torn down and rolling back failed too",
+            "do not remove it again; reboot this host",
+        ),
     ),
     ("UNIMPORT", "ENOENT"): (
-        _c("U1/U3", "no such region on this host: never created, already removed, or an id outside 1..1048575", "nothing to do"),
+        _c(
+            "U1/U3",
+            "no such region on this host: never created, already removed, or an id outside 1..1048575",
+            "nothing to do",
+        ),
     ),
     ("UNIMPORT", "EBUSY"): (
-        _c("U4", "somebody on this host still has the region open or mapped", "close mappings first; `obmm ls` shows who holds it"),
-        _c("6.5-2", "pages of the remote NUMA node cannot be migrated away", "free the memory on that node and retry"),
+        _c(
+            "U4",
+            "somebody on this host still has the region open or mapped",
+            "close mappings first; `obmm ls` shows who holds it",
+        ),
+        _c(
+            "6.5-2",
+            "pages of the remote NUMA node cannot be migrated away",
+            "free the memory on that node and retry",
+        ),
     ),
     ("UNIMPORT", "EINVAL"): (
         _c("U5", "the id belongs to an export", "remove it with UNEXPORT"),
         _c("U2", "flags must be 0", "pass no flags"),
     ),
-    ("UNIMPORT", "EINTR"): (_c("6.5-2", "a signal interrupted the removal of a remote NUMA node", "retry when ready to wait"),),
-    ("UNIMPORT", "EOPNOTSUPP"): (_c("6.5-3", "the cache flush engine is missing", "load the HHA cache driver"), _GATE),
+    ("UNIMPORT", "EINTR"): (
+        _c("6.5-2", "a signal interrupted the removal of a remote NUMA node", "retry when ready to wait"),
+    ),
+    ("UNIMPORT", "EOPNOTSUPP"): (
+        _c("6.5-3", "the cache flush engine is missing", "load the HHA cache driver"),
+        _GATE,
+    ),
     ("UNIMPORT", "ENOTRECOVERABLE"): (
         _c(
             "6.5",
@@ -187,10 +257,18 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
         ),
         _c("I3", "exactly one of ALLOW_MMAP and NUMA_REMOTE must be set", "set one of them"),
         _c("I2/I4", "an unknown import flag, or PREIMPORT without NUMA_REMOTE", "use 1, 4 or 6"),
-        _c("I6-I9", "address or length is 0, not a multiple of 2 MiB, or wraps around", "pass a 2 MiB aligned window"),
+        _c(
+            "I6-I9",
+            "address or length is 0, not a multiple of 2 MiB, or wraps around",
+            "pass a 2 MiB aligned window",
+        ),
         _c("I5", "priv is longer than 512 bytes", "shorten it"),
         _c("I10", "base_dist 1..10 is not a NUMA distance", "use 0 (default) or 11..255"),
-        _c("I17/I19/I20", "the range does not fit the declared preimport, or its scna, dcna or EIDs differ", "repeat its fields exactly"),
+        _c(
+            "I17/I19/I20",
+            "the range does not fit the declared preimport, or its scna, dcna or EIDs differ",
+            "repeat its fields exactly",
+        ),
         _c("I22", "a NUMA import needs a CC window", "use an address in a CC window"),
     ),
     ("IMPORT", "ENODEV"): (
@@ -203,13 +281,25 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
         _c("I24", "setting the NUMA distance failed", "read the kernel log"),
     ),
     ("IMPORT", "EEXIST"): (
-        _c("I13/I21", "another import or preimport already uses (a part of) this physical range", "`obmm ls` shows it; take another window"),
+        _c(
+            "I13/I21",
+            "another import or preimport already uses (a part of) this physical range",
+            "`obmm ls` shows it; take another window",
+        ),
     ),
     ("IMPORT", "EBUSY"): (
-        _c("I15/I25", "the range partly overlaps another resource in /proc/iomem", "take another window; read /proc/iomem"),
+        _c(
+            "I15/I25",
+            "the range partly overlaps another resource in /proc/iomem",
+            "take another window; read /proc/iomem",
+        ),
     ),
     ("IMPORT", "EPERM"): (
-        _c("I23", "hot-plug refused: not booted with numa_remote, bad node, or not memory-block aligned", "see driver specification 15"),
+        _c(
+            "I23",
+            "hot-plug refused: not booted with numa_remote, bad node, or not memory-block aligned",
+            "see driver specification 15",
+        ),
         _UNLOADING,
     ),
     ("IMPORT", "EFAULT"): (
@@ -222,18 +312,34 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
     ("IMPORT", "ENOTRECOVERABLE"): (_c("6.4", "a step failed and rolling back failed too", "reboot this host"),),
     # --- preimport -----------------------------------------------------------------------------------------------
     ("DECLARE_PREIMPORT", "EINVAL"): (
-        _c("R2/R3", "address or length is not a multiple of the memory block (128 MiB with 4 KiB pages)", "align both"),
+        _c(
+            "R2/R3",
+            "address or length is not a multiple of the memory block (128 MiB with 4 KiB pages)",
+            "align both",
+        ),
         _c("R4/R5/R9", "address or length is 0, or the range wraps around", "pass a real range"),
         _c("R6", "flags must be 0", "pass no flags"),
         _c("R8", "base_dist 1..10 is not a NUMA distance", "use 0 (default) or 11..255"),
         _c("R13", "the range is not inside a CC window of the controller", "use an address in a CC window"),
     ),
-    ("DECLARE_PREIMPORT", "ENODEV"): (_c("R7", "scna is not a local controller's CNA", "`obmm doctor` lists the controllers"),),
-    ("DECLARE_PREIMPORT", "EEXIST"): (_c("R10", "the range overlaps a live import or preimport", "take another range"),),
-    ("DECLARE_PREIMPORT", "EBUSY"): (_c("R12", "the range collides with an entry of /proc/iomem", "take another range"),),
-    ("DECLARE_PREIMPORT", "EPERM"): (_c("R14", "hot-plug refused", "boot with numa_remote in pre-online mode"), _UNLOADING),
+    ("DECLARE_PREIMPORT", "ENODEV"): (
+        _c("R7", "scna is not a local controller's CNA", "`obmm doctor` lists the controllers"),
+    ),
+    ("DECLARE_PREIMPORT", "EEXIST"): (
+        _c("R10", "the range overlaps a live import or preimport", "take another range"),
+    ),
+    ("DECLARE_PREIMPORT", "EBUSY"): (
+        _c("R12", "the range collides with an entry of /proc/iomem", "take another range"),
+    ),
+    ("DECLARE_PREIMPORT", "EPERM"): (
+        _c("R14", "hot-plug refused", "boot with numa_remote in pre-online mode"),
+        _UNLOADING,
+    ),
     ("DECLARE_PREIMPORT", "ENOMEM"): (_c("R11", "no kernel memory", "free memory on this host"),),
-    ("UNDECLARE_PREIMPORT", "EFAULT"): (_c("V2", "no preimport covers this address", "read /proc/obmm/preimport_info"), _POINTER),
+    ("UNDECLARE_PREIMPORT", "EFAULT"): (
+        _c("V2", "no preimport covers this address", "read /proc/obmm/preimport_info"),
+        _POINTER,
+    ),
     ("UNDECLARE_PREIMPORT", "EINVAL"): (
         _c("V5", "not exactly the declared range", "repeat address and length of the declaration"),
         _c("V3", "the address belongs to a plain import", "remove that with UNIMPORT"),
@@ -241,17 +347,31 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
     ),
     ("UNDECLARE_PREIMPORT", "EBUSY"): (_c("V6", "an import still uses the preimport", "unimport it first"),),
     ("UNDECLARE_PREIMPORT", "EAGAIN"): (_c("V4", "the preimport is still being created", "retry"),),
-    ("UNDECLARE_PREIMPORT", "EINTR"): (_c("V7", "a signal interrupted the memory removal", "retry when ready to wait"),),
+    ("UNDECLARE_PREIMPORT", "EINTR"): (
+        _c("V7", "a signal interrupted the memory removal", "retry when ready to wait"),
+    ),
     # --- ADDR_QUERY ----------------------------------------------------------------------------------------------
     ("ADDR_QUERY", "ENOENT"): (
-        _c("6.8", "no region has this id, or no region contains this physical address", "`obmm ls` lists the regions"),
+        _c(
+            "6.8",
+            "no region has this id, or no region contains this physical address",
+            "`obmm ls` lists the regions",
+        ),
     ),
     ("ADDR_QUERY", "EINVAL"): (
-        _c("6.8", "the offset lies outside the region, or the key type is neither BY_PA nor BY_ID_OFFSET", "stay inside the region"),
+        _c(
+            "6.8",
+            "the offset lies outside the region, or the key type is neither BY_PA nor BY_ID_OFFSET",
+            "stay inside the region",
+        ),
     ),
     # --- region node ---------------------------------------------------------------------------------------------
     ("SHMDEV_OPEN", "ENOENT"): (
-        _c("9.1-1", "the region's node does not exist: removed, or this container has no devtmpfs", "check `obmm ls`; make the node from its sysfs `dev`"),
+        _c(
+            "9.1-1",
+            "the region's node does not exist: removed, or this container has no devtmpfs",
+            "check `obmm ls`; make the node from its sysfs `dev`",
+        ),
     ),
     ("SHMDEV_OPEN", "EACCES"): (
         _c(
@@ -268,49 +388,100 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
             "map with cache='nc' for a region in an NC window, cache='cc' for one in a CC window",
         ),
     ),
-    ("SHMDEV_OPEN", "EAGAIN"): (_c("9.1-4", "the region is being created or removed right now", "retry, or give it up"),),
+    ("SHMDEV_OPEN", "EAGAIN"): (
+        _c("9.1-4", "the region is being created or removed right now", "retry, or give it up"),
+    ),
     ("SHMDEV_OPEN", "ENXIO"): (_c("9.1-1", "the region was removed", "fetch a fresh handle"),),
     ("MMAP", "EINVAL"): (
         _c("M11", "offset and length reach past the end of the region", "stay inside `region.length`"),
-        _c("M8/M9", "a PMD mapping needs address, offset and length aligned to 2 MiB", "align them, or map with 4 KiB pages"),
+        _c(
+            "M8/M9",
+            "a PMD mapping needs address, offset and length aligned to 2 MiB",
+            "align them, or map with 4 KiB pages",
+        ),
         _c("M5", "private mappings are refused", "map shared"),
         _c("M1", "length 0 or an offset that is no multiple of the page size", "align to 4096"),
     ),
     ("MMAP", "EPERM"): (
-        _c("M10", "the first mapping fixed the region to the other granularity (4 KiB or PMD) for its whole life", "use that granularity"),
-        _c("M12", "somebody on this host maps the region in the other cache mode (CC or NC)", "use one mode, or wait until it is unmapped"),
+        _c(
+            "M10",
+            "the first mapping fixed the region to the other granularity (4 KiB or PMD) for its whole life",
+            "use that granularity",
+        ),
+        _c(
+            "M12",
+            "somebody on this host maps the region in the other cache mode (CC or NC)",
+            "use one mode, or wait until it is unmapped",
+        ),
         _c("M6", "the region was created without ALLOW_MMAP, or is a NUMA import", "export with allow_mmap"),
         _c("M4", "PROT_EXEC on a /dev mounted noexec", "do not map executable"),
     ),
     ("MMAP", "EACCES"): (_c("M3", "a writable mapping through a read-only descriptor", "open the region for writing"),),
-    ("MMAP", "ENOMEM"): (_c("M2/M13", "address space, map count or kernel memory exhausted", "raise vm.max_map_count; unmap something"),),
+    ("MMAP", "ENOMEM"): (
+        _c(
+            "M2/M13",
+            "address space, map count or kernel memory exhausted",
+            "raise vm.max_map_count; unmap something",
+        ),
+    ),
     ("MMAP", "EOVERFLOW"): (_c("M2", "offset + length overflows", "stay inside the region"),),
     ("MMAP", "ENODEV"): (_c("2", "the control node cannot be mapped", "map the region node"),),
-    ("MUNMAP", "EINVAL"): (_c("9.5", "a PMD mapping can only be cut at 2 MiB borders", "unmap exactly what was mapped"),),
+    ("MUNMAP", "EINVAL"): (
+        _c("9.5", "a PMD mapping can only be cut at 2 MiB borders", "unmap exactly what was mapped"),
+    ),
     ("MUNMAP", "ENOMEM"): (_c("9.5", "splitting the mapping exceeds vm.max_map_count", "unmap whole mappings"),),
     ("UPDATE_RANGE", "EINVAL"): (
         _c("O5", "start or end is not aligned to the region's granularity (4 KiB or PMD)", "round explicitly"),
-        _c("O2", "the region is mapped non-cacheable: ownership does not apply", "NC needs no ownership calls, only barriers"),
+        _c(
+            "O2",
+            "the region is mapped non-cacheable: ownership does not apply",
+            "NC needs no ownership calls, only barriers",
+        ),
         _c("O3", "nobody ever mapped this region cacheable on this host", "map it with cache='cc' first"),
         _c("O4/O7/O8", "empty range, or an impossible state or cache operation", "use none, r or w"),
     ),
-    ("UPDATE_RANGE", "EPERM"): (_c("O6", "the region was opened with fewer rights than asked for", "map it 'rw' to acquire 'w'"),),
-    ("UPDATE_RANGE", "EFAULT"): (_c("O9", "the range is not completely covered by mappings of this region", "stay inside one mapping"),),
+    ("UPDATE_RANGE", "EPERM"): (
+        _c("O6", "the region was opened with fewer rights than asked for", "map it 'rw' to acquire 'w'"),
+    ),
+    ("UPDATE_RANGE", "EFAULT"): (
+        _c("O9", "the range is not completely covered by mappings of this region", "stay inside one mapping"),
+    ),
     ("UPDATE_RANGE", "ENOMEM"): (
-        _c("O10", "too many pieces: the mapping's pieces never merge again and count against vm.max_map_count", "use larger ranges; raise vm.max_map_count"),
+        _c(
+            "O10",
+            "too many pieces: the mapping's pieces never merge again and count against vm.max_map_count",
+            "use larger ranges; raise vm.max_map_count",
+        ),
     ),
-    ("UPDATE_RANGE", "EOPNOTSUPP"): (_c("O11", "the cache flush engine is missing", "load the HHA cache driver"), _GATE),
+    ("UPDATE_RANGE", "EOPNOTSUPP"): (
+        _c("O11", "the cache flush engine is missing", "load the HHA cache driver"),
+        _GATE,
+    ),
     ("UPDATE_RANGE", "ETIMEDOUT"): (
-        _c("O11", "the UB write queue did not drain within one second", "check the link and the peer; rights are rolled back"),
+        _c(
+            "O11",
+            "the UB write queue did not drain within one second",
+            "check the link and the peer; rights are rolled back",
+        ),
     ),
-    ("UPDATE_RANGE", "ENOTRECOVERABLE"): (_c("Q8", "older drivers: the change failed half way", "treat the region as lost: close it"),),
+    ("UPDATE_RANGE", "ENOTRECOVERABLE"): (
+        _c("Q8", "older drivers: the change failed half way", "treat the region as lost: close it"),
+    ),
     # --- the emulator's own call ---------------------------------------------------------------------------------
     ("PROGRAM_WINDOW", "ENOENT"): (
-        _c("22.3-2", "no emulated node has the handle's owner CNA and EID", "serve the region from a node of the same fabric"),
+        _c(
+            "22.3-2",
+            "no emulated node has the handle's owner CNA and EID",
+            "serve the region from a node of the same fabric",
+        ),
     ),
     ("PROGRAM_WINDOW", "ENODEV"): (_c("22.3-2", "the controller is not one of this node", "use a local controller"),),
     ("PROGRAM_WINDOW", "ENOSPC"): (
-        _c("22.3-2", "no free window space of that kind is large enough", "close imports, or give the topology larger windows"),
+        _c(
+            "22.3-2",
+            "no free window space of that kind is large enough",
+            "close imports, or give the topology larger windows",
+        ),
     ),
     ("PROGRAM_WINDOW", "EINVAL"): (_c("22.3-2", "the length is no multiple of 2 MiB", "pass the handle's length"),),
 }

@@ -83,7 +83,10 @@ class Handle:
         if self.length == 0:
             raise _bad("length=0", "take the handle from `region.handle()`")
         if self.generation == 0:
-            raise _bad("generation=0: a handle without it cannot be told from a stale one", "take it from `region.handle()`")
+            raise _bad(
+                "generation=0: a handle without it cannot be told from a stale one",
+                "take it from `region.handle()`",
+            )
 
     def pack(self) -> bytes:
         """The 80 bytes, little-endian, of design section 5."""
@@ -106,15 +109,21 @@ class Handle:
     def unpack(cls, data: bytes | bytearray | memoryview) -> Handle:
         """The handle in 80 bytes; ObmmArgumentError for a wrong size, version, reserved bit or zero generation."""
         if len(data) != cls.SIZE:
-            raise _bad(f"{len(data)} bytes, a handle has {cls.SIZE}", "transport exactly the bytes of `handle.pack()`")
-        (mem_id, length, uba, tokenid, cna, owner, peer, pxm, dist, version, flags, generation) = cls._LAYOUT.unpack(data)
+            raise _bad(
+                f"{len(data)} bytes, a handle has {cls.SIZE}",
+                "transport exactly the bytes of `handle.pack()`",
+            )
+        (mem_id, length, uba, tokenid, cna, owner, peer, pxm, dist, version, flags, generation) = cls._LAYOUT.unpack(
+            data
+        )
         if version != cls.VERSION:
-            raise _bad(f"version {version}, this package reads version {cls.VERSION}", "use the same obmm release on both nodes")
+            raise _bad(
+                f"version {version}, this package reads version {cls.VERSION}",
+                "use the same obmm release on both nodes",
+            )
         if flags & ~_KNOWN_FLAGS:
             raise _bad(f"flags={flags:#x} has reserved bits set", "only bits 0 to 3 are defined")
-        return cls(
-            mem_id, length, uba, tokenid, cna, owner, peer, pxm, dist, HandleFlag(flags), generation
-        )
+        return cls(mem_id, length, uba, tokenid, cna, owner, peer, pxm, dist, HandleFlag(flags), generation)
 
     def for_peer(self, eid: bytes) -> Handle:
         """The same handle, marked as meant for the importer with this EID (advice, not a boundary)."""

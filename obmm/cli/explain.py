@@ -22,11 +22,7 @@ def explain(operation: str | None, errno: str | None, as_json: bool) -> None:
     """
     wanted_operation = operation.upper() if operation else None
     wanted_errno = errno.upper() if errno else None
-    pairs = [
-        (op, name)
-        for op, name in EXPLANATIONS
-        if wanted_operation in (None, op) and wanted_errno in (None, name)
-    ]
+    pairs = [(op, name) for op, name in EXPLANATIONS if wanted_operation in (None, op) and wanted_errno in (None, name)]
     if not pairs and wanted_operation and wanted_errno and causes(wanted_operation, wanted_errno):
         pairs = [(wanted_operation, wanted_errno)]
     if not pairs:
@@ -36,7 +32,11 @@ def explain(operation: str | None, errno: str | None, as_json: bool) -> None:
         )
     if as_json:
         rows = [
-            {"operation": op, "errno": name, "causes": [dataclasses.asdict(cause) for cause in causes(op, name)]}
+            {
+                "operation": op,
+                "errno": name,
+                "causes": [dataclasses.asdict(cause) for cause in causes(op, name)],
+            }
             for op, name in pairs
         ]
         click.echo(json.dumps(rows, indent=2))
