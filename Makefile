@@ -16,11 +16,13 @@ $(VENV)/.tools: pyproject.toml
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@
 
-NATIVE_SOURCES := $(shell find native -name '*.[ch]' -o -name 'build.py' -o -name 'includes.txt')
+# the rooms that end up in obmm._native
+ROOMS := abi core emulator copy hash ffi
+NATIVE_SOURCES := $(wildcard $(ROOMS:%=native/%/*.[ch]) native/ffi/cdefs/*.h native/ffi/build.py native/ffi/includes.txt)
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE_SOURCES)
 	@echo "== building obmm._native"
-	@$(BIN)/python setup.py -q build_ext --inplace
+	@$(BIN)/python setup.py -q build_ext --inplace --force
 	@touch $@
 
 .PHONY: setup

@@ -19,6 +19,9 @@
 int obmm_rw_open(struct obmm_sys *sys);
 int obmm_rw_close(struct obmm_sys *sys, int fd);
 
+/* Any request: probes (spec 20) and conformance tests.  The others are this with a struct. */
+int obmm_rw_ioctl(struct obmm_sys *sys, int fd, uint64_t request, void *arg);
+
 /* The command struct is both input and output (spec 5.1, 5.2, 5.5, 5.7). */
 int obmm_rw_export(struct obmm_sys *sys, int fd, struct obmm_cmd_export *cmd);
 int obmm_rw_export_useraddr(struct obmm_sys *sys, int fd, struct obmm_cmd_export_pid *cmd);
