@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel answers: the driver's device node, or an emulated fabric (design section 4)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from obmm import abi
+from obmm._native import ffi, lib
+from obmm.errors import DeviceNotFoundError, ObmmArgumentError, ObmmError, errno_name
+
+
+def runtime_directory() -> Path:
+    """Where ``obmm emulate up`` keeps its socket: ``$XDG_RUNTIME_DIR/obmm``, or a folder of this user's under /tmp."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "obmm" if base else Path(f"/tmp/obmm-{os.getuid()}")
+
+
+def default_socket() -> Path:
+    """The socket that ``obmm.open("emulator")`` uses."""
+    return runtime_directory() / "fabric.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One kernel to talk to.
+
+    `socket` is None for the driver; for an emulated fabric it is the server's unix socket, and `node` the emulated
+    node (None: the fabric's first).
+    """
+
+    socket: str | None = None
+    node: str | None = None
+
+    @classmethod
+    def parse(cls, text: str | None = None) -> Backend:
+        """The backend named by `text`, or by OBMM_DEVICE, or the driver.  Never falls back from one to another.
+
+        Forms: ``/dev/obmm``, ``emulator`` (the fabric of ``obmm emulate up``), ``emulator:<socket>[#<node>]``,
+        ``emulator#<node>``.
+        """
+        given = text if text is not None else os.environ.get("OBMM_DEVICE") or abi.DEV_PATH
+        kind, _, node = given.partition("#")
+        if kind == abi.DEV_PATH and not node:
+            return cls()
+        name, _, socket = kind.partition(":")
+        if name == "emulator":
+            return cls(socket or str(default_socket()), node or None)
+        raise ObmmArgumentError.because(
+            "OPEN",
+            errno.EINVAL,
+            f"{given!r} names no device",
+            f"{abi.DEV_PATH!r}, 'emulator', or 'emulator:<socket>[#<node>]' (argument or OBMM_DEVICE)",
+            "design 4",
+        )
+
+    @property
+    def is_emulator(self) -> bool:
+        """True when figures measured here say nothing about hardware."""
+        return self.socket is not None
+
+    def __str__(self) -> str:
+        if self.socket is None:
+            return "kernel"
+        return f"emulator:{self.socket}" + (f"#{self.node}" if self.node else "")
+
+    def connect(self) -> Any:
+        """The system-call table (``struct obmm_sys *``) of this backend; DeviceNotFoundError if nothing answers."""
+        if self.socket is None:
+            return lib.obmm_sys_kernel()
+        out = ffi.new("struct obmm_sys **")
+        node = ffi.NULL if self.node is None else self.node.encode()
+        result = lib.obmm_sys_emulator(self.socket.encode(), node, out)
+        if result == 0:
+            return out[0]
+        if result in (-errno.ENOENT, -errno.ECONNREFUSED):
+            raise DeviceNotFoundError(
+                -result,
+                f"no emulated fabric answers on {self.socket} ({errno_name(-result)}); start one with "
+                "`obmm emulate up`, or in a test with obmm.emulator.start()",
+                operation="OPEN",
+            )
+        if result in (-errno.ENXIO, -errno.ENODEV):
+            raise ObmmArgumentError.because(
+                "OPEN",
+                -result,
+                f"the fabric on {self.socket} has no node {self.node!r}",
+                "a node that `obmm emulate status` lists",
+                "design 4",
+            )
+        raise ObmmError.refused("OPEN", -result, socket=self.socket, node=self.node)
