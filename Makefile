@@ -33,12 +33,43 @@ test: setup ## every test against the emulator
 	@echo "== tests"
 	@$(BIN)/python -m pytest
 
+# the C side: see native/Makefile
+NATIVE := $(MAKE) --no-print-directory -s -C native
+# $(call needs,file or command,Debian package)
+needs = command -v $(1) >/dev/null || test -e $(1) || { echo "make $@: $(1) is missing: apt-get install $(2)" >&2; exit 1; }
+needs-aarch64 = $(call needs,aarch64-linux-gnu-gcc,gcc-aarch64-linux-gnu); \
+	$(call needs,/usr/aarch64-linux-gnu/include/stdlib.h,libc6-dev-arm64-cross)
+
+.PHONY: ctest
+ctest: ## the C unit tests
+	@echo "== C tests"
+	@$(NATIVE) FLAVOUR=plain check
+
+.PHONY: asan
+asan: ## the C unit tests under the address and undefined-behaviour sanitizers
+	@echo "== C tests, address and undefined-behaviour sanitizers"
+	@$(NATIVE) FLAVOUR=asan check
+
+.PHONY: tsan
+tsan: ## the C unit tests under the thread sanitizer
+	@echo "== C tests, thread sanitizer"
+	@$(NATIVE) FLAVOUR=tsan check
+
+.PHONY: aarch64
+aarch64: ## everything in C compiled for aarch64, its unit tests under qemu-user
+	@$(needs-aarch64); $(call needs,qemu-aarch64,qemu-user)
+	@echo "== C tests, aarch64"
+	@$(NATIVE) FLAVOUR=aarch64 objects check
+
 .PHONY: lint
-lint: setup ## ruff and mypy
+lint: setup ## ruff, mypy, and all C without a warning on x86-64 and aarch64
+	@$(needs-aarch64)
 	@echo "== lint"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(NATIVE) FLAVOUR=plain objects
+	@$(NATIVE) FLAVOUR=aarch64 objects
 
 .PHONY: clean
 clean: ## remove everything that was built

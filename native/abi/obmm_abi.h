@@ -121,6 +121,7 @@ struct obmm_cmd_unimport {
 
 struct obmm_cmd_addr_query {
 	uint32_t key_type; /* I */
+	uint32_t pad;	   /* named, so that an initialiser clears it */
 	uint64_t mem_id;   /* I by id and offset, O by pa */
 	uint64_t offset;   /* I by id and offset, O by pa */
 	uint64_t pa;	   /* I by pa, O by id and offset */
@@ -161,13 +162,16 @@ struct obmm_cmd_update_range {
 	uint64_t end;	   /* I: user address, exclusive */
 	uint8_t mem_state; /* I */
 	uint8_t cache_ops; /* I */
+	uint8_t pad[6];
 };
 
 /* What vendor_info points to on UB hardware (specification 18, V1). */
 struct obmm_vendor_info {
 	uint32_t version;   /* 0 */
+	uint32_t pad;
 	uint64_t ummu_mask; /* 1 << ummu_map of the controller */
 	uint8_t on_chip;    /* 1 */
+	uint8_t pad2[7];
 };
 
 /* On /dev/obmm */

@@ -95,6 +95,7 @@ struct obmm_cmd_unimport {
 
 struct obmm_cmd_addr_query {
 	uint32_t key_type;
+	uint32_t pad;
 	uint64_t mem_id;
 	uint64_t offset;
 	uint64_t pa;
@@ -136,10 +137,13 @@ struct obmm_cmd_update_range {
 	uint64_t end;
 	uint8_t mem_state;
 	uint8_t cache_ops;
+	uint8_t pad[6];
 };
 
 struct obmm_vendor_info {
 	uint32_t version;
+	uint32_t pad;
 	uint64_t ummu_mask;
 	uint8_t on_chip;
+	uint8_t pad2[7];
 };
