@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Physical addresses of export memory (driver specification 7, 22.3 rule 5)."""
+
+from __future__ import annotations
+
+from ..topology import GIB, HostSpec
+from .ids import LowestFree
+
+FIRST = 4 * GIB
+
+
+class Dram:
+    """The segments (memseg bytes each) of every node's memory.
+
+    Discontiguous on purpose: neighbours in a region are never neighbours in memory while every second
+    slot is still free, so that a program that assumes contiguity fails here and not at a customer's.
+    """
+
+    def __init__(self, spec: HostSpec, memseg: int) -> None:
+        self.memseg = memseg
+        self._scatter = spec.discontiguous
+        self._base: dict[int, int] = {}
+        self._slots: dict[int, int] = {}
+        self._free: dict[int, LowestFree] = {}
+        self._used: dict[int, int] = {}
+        base = FIRST
+        for node in spec.nodes:
+            start = -(-base // memseg) * memseg
+            self._base[node.id] = start
+            self._slots[node.id] = (base + node.memory - start) // memseg
+            self._free[node.id] = LowestFree(0, self._slots[node.id] - 1)
+            self._used[node.id] = 0
+            base += node.memory
+
+    def available(self, node: int) -> int:
+        """Free segments of `node`."""
+        return self._slots[node] - self._used[node]
+
+    def take(self, node: int, count: int) -> list[tuple[int, int]]:
+        """`count` segments as (pa, length); the caller has checked `available`."""
+        free = self._free[node]
+        self._used[node] += count
+        taken = []
+        for _ in range(count):
+            number = free.take()
+            assert number is not None
+            taken.append((self._base[node] + self._slot(node, number) * self.memseg, self.memseg))
+        return taken
+
+    def give(self, node: int, segments: list[tuple[int, int]]) -> None:
+        """Back to the kernel."""
+        for pa, _ in segments:
+            self._free[node].give(self._number(node, (pa - self._base[node]) // self.memseg))
+        self._used[node] -= len(segments)
+
+    def _slot(self, node: int, number: int) -> int:
+        if not self._scatter:
+            return number
+        half = (self._slots[node] + 1) // 2
+        return 2 * number if number < half else 2 * (number - half) + 1
+
+    def _number(self, node: int, slot: int) -> int:
+        if not self._scatter:
+            return slot
+        half = (self._slots[node] + 1) // 2
+        return slot // 2 if slot % 2 == 0 else half + slot // 2

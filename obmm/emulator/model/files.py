@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open files of the two device nodes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .host import Host
+    from .region import Region
+
+
+class OpenFile:
+    """One `struct file`: shared by dup, fork and SCM_RIGHTS, kept alive by descriptors and mappings.
+
+    `region` is None for `/dev/obmm` and for descriptors opened with O_PATH.
+    """
+
+    __slots__ = ("_users", "flags", "host", "path", "region")
+
+    def __init__(self, host: Host, path: str, flags: int, region: Region | None) -> None:
+        self.host = host
+        self.path = path
+        self.flags = flags
+        self.region = region
+        self._users = 1
+
+    @property
+    def readable(self) -> bool:
+        return self.flags & os.O_ACCMODE in (os.O_RDONLY, os.O_RDWR)
+
+    @property
+    def writable(self) -> bool:
+        return self.flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR)
+
+    @property
+    def noncacheable(self) -> bool:
+        """O_SYNC contains O_DSYNC, and the driver tests for any bit: O_DSYNC alone counts (9.1)."""
+        return self.flags & os.O_SYNC != 0
+
+    def release(self) -> None:
+        """The last descriptor is gone; mappings may still hold the file."""
+        with self.host.fabric.lock:
+            self.put()
+
+    def get(self) -> None:
+        """One more user: a mapping."""
+        self._users += 1
+
+    def put(self) -> None:
+        """One user less; the last one closes the region's file."""
+        self._users -= 1
+        if self._users:
+            return
+        if self.region is not None:
+            self.region.opens -= 1
+            self.region = None
+        self.host.open_files -= 1

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel mutexes under the fabric's one lock.
+
+Everything runs with the fabric's lock held; a call that sleeps lets go of it.
+What must stay excluded across such a sleep is held by one of these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threading import Condition
+
+
+class Mutex:
+    """Held across sleeps; waiting for it lets other calls run."""
+
+    __slots__ = ("_changed", "_held")
+
+    def __init__(self, changed: Condition) -> None:
+        self._changed = changed
+        self._held = False
+
+    def __enter__(self) -> None:
+        while self._held:
+            self._changed.wait()
+        self._held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._held = False
+        self._changed.notify_all()

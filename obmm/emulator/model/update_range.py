@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SHMDEV_UPDATE_RANGE: rights of a range of a mapping, and cache maintenance (driver specification 9.6)."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from ..topology import PAGE
+from .calls import Action, KernelError, Protect
+from .mapping import page_protection
+from .ownership import INVAL, NONE, WB_INVAL, WB_ONLY
+from .structs import UPDATE_RANGE
+from .vma import EXEC, READ, WRITE, Vma
+
+if TYPE_CHECKING:
+    from .files import OpenFile
+    from .process import Process
+    from .region import Region
+
+RIGHTS = {0x0: READ, 0x4: READ | EXEC, 0x8: READ | WRITE, 0xC: 0}
+OPERATIONS = {0: NONE, 1: INVAL, 2: WB_INVAL, 3: WB_ONLY}
+INFER = 4
+CACHE_NORMAL, CACHE_NC, CACHE_DEVICE = 1, 2, 3
+
+
+def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
+    """Checks O2-O11 in order (O1 is the caller's); returns the new protections."""
+    start, end, mem_state, cache_ops = UPDATE_RANGE.unpack(raw)
+    region = file.region
+    assert region is not None
+    if file.noncacheable:
+        raise KernelError(errno.EINVAL, "O2", "the descriptor was opened with O_SYNC")
+    if region.ownership is None:
+        raise KernelError(errno.EINVAL, "O3", "no cacheable mapping of this region was ever made")
+    if start >= end:
+        raise KernelError(errno.EINVAL, "O4", f"start {start:#x} >= end {end:#x}")
+    if start % region.unit or end % region.unit:
+        raise KernelError(
+            errno.EINVAL, "O5", f"start {start:#x} or end {end:#x} not aligned to {region.unit:#x}"
+        )
+    rights = RIGHTS[mem_state & 0xC]
+    if (rights & READ and not file.readable) or (rights & WRITE and not file.writable):
+        raise KernelError(errno.EPERM, "O6", "the descriptor's mode does not allow this right")
+    if not valid_state(mem_state):
+        raise KernelError(errno.EINVAL, "O7", f"mem_state {mem_state:#x}")
+    if cache_ops > INFER:
+        raise KernelError(errno.EINVAL, "O8", f"cache_ops {cache_ops}")
+    explicit = OPERATIONS.get(cache_ops)
+    done: list[tuple[Vma, int, int]] = []
+    with process.mmap_lock, region.mutex:
+        try:
+            address = start
+            for vma in process.vmas.overlapping(start, end):
+                if vma.start > address or vma.region is not region:
+                    break
+                vma = cut(process, vma, address, end)
+                address = vma.end
+                before = vma.prot, vma.rights
+                operation = _change(region, vma, rights)
+                done.append((vma, *before))
+                if explicit is not None:
+                    operation = explicit
+                if operation != NONE:
+                    process.host.engine.flush(region, vma.offset, vma.end - vma.start, operation)
+            if address < end:
+                raise KernelError(errno.EFAULT, "O9", f"{address:#x} is not a mapping of this region")
+        except KernelError:
+            for vma, prot, old in done:
+                _change(region, vma, old)
+                vma.prot = prot
+            raise
+    return [Protect(vma.start, vma.end - vma.start, page_protection(rights)) for vma, _, _ in done]
+
+
+def valid_state(mem_state: int) -> bool:
+    """Rule O7: the cache field must be set, and what is not NORMAL gives no right."""
+    if mem_state & ~0xF:
+        return False
+    cache, access = mem_state & 3, mem_state & 0xC
+    if cache == CACHE_NORMAL:
+        return True
+    if cache == CACHE_NC:
+        return access == 0xC
+    return cache == CACHE_DEVICE and access != 0x4
+
+
+def cut(process: Process, vma: Vma, start: int, end: int) -> Vma:
+    """The part of `vma` in [start, end) as a piece of its own (rule O10)."""
+    if vma.start < start:
+        vma = process.split(vma, start)
+    if vma.end > end:
+        process.split(vma, end)
+    return vma
+
+
+def _change(region: Region, vma: Vma, rights: int) -> int:
+    """Counters and VMA rights; only READ and WRITE of the VMA change, an EXEC from mmap stays (Q14)."""
+    operation = NONE
+    if vma.cacheable and region.ownership is not None:
+        unit = region.unit
+        first = vma.offset // unit
+        operation = region.ownership.change(first, first + (vma.end - vma.start) // unit, vma.rights, rights)
+    vma.prot = (vma.prot & EXEC) | (rights & (READ | WRITE))
+    vma.rights = rights
+    return operation
+
+
+_ = PAGE
