@@ -62,9 +62,7 @@ def parse_size(value: object, where: str) -> int:
     elif isinstance(value, str):
         match = re.fullmatch(r"\s*(0[xX][0-9a-fA-F_]+|[0-9][0-9_]*)\s*([KMGT]?)(?:iB|B)?\s*", value)
         if match is None:
-            raise TopologyError(
-                f"{where}: {value!r} is no size; write bytes or a number with KiB, MiB, GiB or TiB"
-            )
+            raise TopologyError(f"{where}: {value!r} is no size; write bytes or a number with KiB, MiB, GiB or TiB")
         number = int(match[1].replace("_", ""), 0) * _UNITS[match[2]]
     else:
         raise TopologyError(f"{where}: {value!r} is no size; write an integer or a text such as '2MiB'")

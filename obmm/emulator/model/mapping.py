@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 from collections.abc import Iterator
@@ -104,10 +105,8 @@ def close_piece(process: Process, vma: Vma) -> None:
             last = first + (vma.end - vma.start) // unit
             operation = region.ownership.change(first, last, vma.rights, 0)
             if operation != NONE:
-                try:
+                with contextlib.suppress(KernelError):
                     process.host.engine.flush(region, vma.offset, vma.end - vma.start, operation)
-                except KernelError:
-                    pass
         region.mapping_count -= 1
         if not region.mapping_count:
             region.mapping_mode = None

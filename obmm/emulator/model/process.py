@@ -55,9 +55,7 @@ class Process:
     def _open_region(self, region: Region, flags: int) -> None:
         if flags & os.O_SYNC:
             if not region.noncacheable:
-                raise KernelError(
-                    errno.EPERM, "9.1", "O_SYNC, but the region has no non-cacheable capability"
-                )
+                raise KernelError(errno.EPERM, "9.1", "O_SYNC, but the region has no non-cacheable capability")
         elif not region.cacheable:
             raise KernelError(errno.EPERM, "9.1", "no O_SYNC, but the region has no cacheable capability")
         if region.destroying:

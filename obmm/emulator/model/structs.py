@@ -93,9 +93,7 @@ IMPORT = Layout(
     ("", "5x"),
     ("priv", "Q"),
 )
-UPDATE_RANGE = Layout(
-    "UpdateRange", ("start", "Q"), ("end", "Q"), ("mem_state", "B"), ("cache_ops", "B"), ("", "6x")
-)
+UPDATE_RANGE = Layout("UpdateRange", ("start", "Q"), ("end", "Q"), ("mem_state", "B"), ("cache_ops", "B"), ("", "6x"))
 PREIMPORT = Layout(
     "Preimport",
     ("pa", "Q"),

@@ -36,9 +36,7 @@ def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
     if start >= end:
         raise KernelError(errno.EINVAL, "O4", f"start {start:#x} >= end {end:#x}")
     if start % region.unit or end % region.unit:
-        raise KernelError(
-            errno.EINVAL, "O5", f"start {start:#x} or end {end:#x} not aligned to {region.unit:#x}"
-        )
+        raise KernelError(errno.EINVAL, "O5", f"start {start:#x} or end {end:#x} not aligned to {region.unit:#x}")
     rights = RIGHTS[mem_state & 0xC]
     if (rights & READ and not file.readable) or (rights & WRITE and not file.writable):
         raise KernelError(errno.EPERM, "O6", "the descriptor's mode does not allow this right")

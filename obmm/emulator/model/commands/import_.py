@@ -67,9 +67,7 @@ def import_(process: Process, raw: bytes, user: UserMemory) -> bytes:
             raise KernelError(errno.EEXIST, "I13", f"{start:#x} is in use by another import")
         kind = host.window_kind(controller, start, length)
         if kind is None:
-            raise KernelError(
-                errno.EINVAL, "I14", f"{start:#x}+{length:#x} is not in one window of the controller"
-            )
+            raise KernelError(errno.EINVAL, "I14", f"{start:#x}+{length:#x} is not in one window of the controller")
         region.cacheable, region.noncacheable = kind == "CC", kind == "NC"
     except KernelError:
         host.ids.give(region.mem_id)
