@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "guard_internal.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define forget_abandoned_frames() __asan_handle_no_return()
+#else
+#define forget_abandoned_frames() ((void)0)
+#endif
+
+enum { SIGNALS = 2, MAX_DISPLACED = 32 };
+
+static const int guarded_signals[SIGNALS] = { SIGBUS, SIGSEGV };
+
+/*
+ * For each signal, the handlers that were there when we installed ours: the
+ * original one and those that displaced us since.  Only ever appended to, and
+ * read by the handler up to depth[].
+ */
+static struct sigaction displaced[SIGNALS][MAX_DISPLACED];
+static _Atomic int depth[SIGNALS];
+static pthread_mutex_t install_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* The innermost guarded call of this thread. */
+struct frame {
+	uintptr_t sp;
+	struct obmm_fault fault;
+	struct frame *outer;
+};
+
+/*
+ * Initial-exec: the handler must not enter the dynamic linker, which may
+ * allocate on a thread's first access to a library's thread-local variable.
+ */
+#define THREAD_LOCAL static _Thread_local __attribute__((tls_model("initial-exec")))
+
+THREAD_LOCAL struct frame *volatile current;
+/* How many of our own handler activations are handing a fault on right now. */
+THREAD_LOCAL int passing_on;
+
+/* Raised by this thread's own access, rather than sent or only announced? */
+static bool is_access_fault(int signo, const siginfo_t *info)
+{
+	if (info->si_code <= 0 || info->si_code == SI_KERNEL)
+		return false;
+	return signo != SIGBUS || info->si_code != BUS_MCEERR_AO;
+}
+
+/* What the kernel would have done with the signal had nobody handled it. */
+static void default_action(int signo, siginfo_t *info, bool ignored)
+{
+	struct sigaction action = { .sa_handler = SIG_DFL };
+
+	if (ignored && info->si_code <= 0)
+		return;
+	sigaction(signo, &action, NULL);
+	/*
+	 * A faulting instruction runs again when we return and meets the default
+	 * action with its own address and context.  A signal that was sent does
+	 * not come again by itself.
+	 */
+	if (info->si_code <= 0 || info->si_code == BUS_MCEERR_AO)
+		syscall(SYS_rt_tgsigqueueinfo, getpid(), (pid_t)syscall(SYS_gettid), signo, info);
+}
+
+/*
+ * Hand the signal to the handler that was there before, with the mask it asked
+ * for.  If that handler passes it back to us (it displaced us and chains to
+ * what it found), the next older one gets it.
+ */
+static void pass_on(int index, int signo, siginfo_t *info, void *context)
+{
+	int next = atomic_load_explicit(&depth[index], memory_order_acquire) - 1 - passing_on;
+	struct sigaction *slot = &displaced[index][next < 0 ? 0 : next];
+	struct sigaction previous = *slot;
+	sigset_t block, saved;
+
+	if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
+		default_action(signo, info, previous.sa_handler == SIG_IGN);
+		return;
+	}
+	block = previous.sa_mask;
+	if (!(previous.sa_flags & SA_NODEFER))
+		sigaddset(&block, signo);
+	if (previous.sa_flags & (int)SA_RESETHAND)
+		slot->sa_handler = SIG_DFL;
+	pthread_sigmask(SIG_BLOCK, &block, &saved);
+	passing_on++;
+	if (previous.sa_flags & SA_SIGINFO)
+		previous.sa_sigaction(signo, info, context);
+	else
+		previous.sa_handler(signo);
+	passing_on--;
+	pthread_sigmask(SIG_SETMASK, &saved, NULL);
+}
+
+static void on_fault(int signo, siginfo_t *info, void *context)
+{
+	struct frame *frame = current;
+	int saved_errno = errno;
+
+	if (frame && is_access_fault(signo, info) && obmm_guard_find((uintptr_t)info->si_addr, &frame->fault)) {
+		frame->fault.signo = signo;
+		frame->fault.code = info->si_code;
+		obmm_guard_land(context, frame->sp);
+	} else {
+		pass_on(signo == SIGBUS ? 0 : 1, signo, info, context);
+	}
+	errno = saved_errno;
+}
+
+static bool is_ours(const struct sigaction *action)
+{
+	return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_fault;
+}
+
+static int install_one(int index)
+{
+	/* NODEFER: a stranger's handler that we call may fault on guarded memory itself. */
+	struct sigaction ours = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK };
+	struct sigaction found;
+	int level = atomic_load_explicit(&depth[index], memory_order_relaxed);
+
+	if (sigaction(guarded_signals[index], NULL, &found))
+		return -errno;
+	if (is_ours(&found))
+		return 0;
+	if (level == MAX_DISPLACED)
+		return -ENOSPC;
+	/* Stand ready before the first fault can come. */
+	displaced[index][level] = found;
+	atomic_store_explicit(&depth[index], level + 1, memory_order_release);
+	if (sigaction(guarded_signals[index], &ours, NULL))
+		return -errno;
+	return 0;
+}
+
+int obmm_guard_install(void)
+{
+	int result = 0;
+
+	pthread_mutex_lock(&install_mutex);
+	for (int i = 0; i < SIGNALS && !result; i++)
+		result = install_one(i);
+	pthread_mutex_unlock(&install_mutex);
+	return result;
+}
+
+int obmm_guard_arm(void)
+{
+	if (atomic_load_explicit(&depth[SIGNALS - 1], memory_order_acquire))
+		return 0;
+	return obmm_guard_install();
+}
+
+int obmm_guard_check(void)
+{
+	int lost = 0;
+
+	for (int i = 0; i < SIGNALS; i++) {
+		struct sigaction found;
+
+		if (sigaction(guarded_signals[i], NULL, &found) || !is_ours(&found))
+			lost |= 1 << i;
+	}
+	return lost;
+}
+
+int obmm_guard_run(int (*fn)(void *arg), void *arg, struct obmm_fault *fault)
+{
+	struct frame frame;
+	int result;
+
+	frame.fault.signo = 0;
+	frame.outer = current;
+	current = &frame;
+	result = obmm_guard_call(&frame.sp, fn, arg);
+	current = frame.outer;
+	if (__builtin_expect(frame.fault.signo != 0, 0)) {
+		forget_abandoned_frames();
+		if (fault)
+			*fault = frame.fault;
+	}
+	return result;
+}
