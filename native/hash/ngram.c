@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hash/ngram.h"
+#include "ngram.h"
 
-#include "hash/remainder.h"
+#include "remainder.h"
 
 double obmm_ngram_inverse(uint64_t modulus)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Both kernels of native/hash against the division they avoid and against each other. */
-#include "hash/ngram.h"
-#include "hash/remainder.h"
+#include "../hash/ngram.h"
+#include "../hash/remainder.h"
 #include "test.h"
 
 static uint64_t state = 88172645463325252u;
