@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another node's memory through openEuler's OBMM driver: export, import, plain loads and stores."""
 
+from obmm.backend import Backend
+from obmm.device import Device, open
 from obmm.errors import (
     ClosedError,
     DeviceNotFoundError,
@@ -11,21 +13,40 @@ from obmm.errors import (
     RemoteMemoryError,
     StaleHandleError,
 )
+from obmm.exported import ExportedRegion
 from obmm.handle import Handle, HandleFlag, eid
+from obmm.imported import ImportedRegion
+from obmm.mapping import Mapping
+from obmm.ownership import Right
+from obmm.topology import Controller
+from obmm.window import ExplicitWindow, Window, WindowProvider
+from obmm.window_static import StaticWindows
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Backend",
     "ClosedError",
+    "Controller",
+    "Device",
     "DeviceNotFoundError",
+    "ExplicitWindow",
+    "ExportedRegion",
     "Handle",
     "HandleFlag",
+    "ImportedRegion",
+    "Mapping",
     "MappingBusyError",
     "ObmmArgumentError",
     "ObmmError",
     "OwnershipError",
     "RemoteMemoryError",
+    "Right",
     "StaleHandleError",
+    "StaticWindows",
+    "Window",
+    "WindowProvider",
     "__version__",
     "eid",
+    "open",
 ]

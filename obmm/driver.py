@@ -36,8 +36,8 @@ class Driver:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.sys: Any = backend.connect()
-        self.root = ffi.string(self.sys.root).decode()
-        self.fd = lib.obmm_rw_open(self.sys)
+        self.root: str = ffi.string(self.sys.root).decode()
+        self.fd: int = lib.obmm_rw_open(self.sys)
         if self.fd < 0:
             code = -self.fd
             self.sys.destroy(self.sys)
@@ -51,6 +51,10 @@ class Driver:
         """Close the control node.  Regions stay (driver specification 8)."""
         lib.obmm_rw_close(self.sys, self.fd)
         self.sys.destroy(self.sys)
+
+    def abandon(self) -> None:
+        """In a forked child: close the inherited descriptor, leave the table alone (its lock may be held for ever)."""
+        lib.obmm_rw_close(self.sys, self.fd)
 
     # --- regions -----------------------------------------------------------------------------------------------------
 
@@ -217,6 +221,16 @@ class Driver:
         """munmap (9.5)."""
         result = lib.obmm_rw_unmap(self.sys, ffi.cast("void *", address), length)
         _check("MUNMAP", result, address=address, length=length)
+
+    def seal(self, address: int, length: int) -> None:
+        """Replace a mapping by inaccessible pages in one step: the addresses never belong to anybody else."""
+        _check(
+            "MUNMAP", lib.obmm_rw_seal(self.sys, ffi.cast("void *", address), length), address=address, length=length
+        )
+
+    def unreserve(self, address: int, length: int) -> None:
+        """Give back addresses that were sealed."""
+        lib.obmm_rw_unmap(lib.obmm_sys_kernel(), ffi.cast("void *", address), length)
 
     def update_range(self, fd: int, start: int, end: int, access: MemAccess, op: CacheOp) -> None:
         """UPDATE_RANGE (9.6) of normal memory over the addresses [start, end)."""

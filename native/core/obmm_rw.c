@@ -124,6 +124,13 @@ int obmm_rw_unmap(struct obmm_sys *sys, void *addr, uint64_t length)
 	return result(sys->munmap(sys, addr, length));
 }
 
+int obmm_rw_seal(struct obmm_sys *sys, void *addr, uint64_t length)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+
+	return sys->mmap(sys, addr, length, PROT_NONE, flags, -1, 0) == MAP_FAILED ? -errno : 0;
+}
+
 int obmm_rw_set_ownership(struct obmm_sys *sys, int fd, uint64_t start, uint64_t end, uint8_t mem_state,
 			  uint8_t cache_ops)
 {

@@ -45,6 +45,13 @@ int obmm_rw_map(struct obmm_sys *sys, int fd, void *addr, uint64_t offset, uint6
 		int pmd, void **out);
 int obmm_rw_unmap(struct obmm_sys *sys, void *addr, uint64_t length);
 
+/*
+ * Unmap, but keep the addresses taken by inaccessible pages, in one step (an
+ * anonymous MAP_FIXED mapping over it): late accesses fault, and nothing else
+ * is ever mapped where somebody may still look.
+ */
+int obmm_rw_seal(struct obmm_sys *sys, void *addr, uint64_t length);
+
 /* SHMDEV_UPDATE_RANGE over [start, end) user addresses (spec 9.6). */
 int obmm_rw_set_ownership(struct obmm_sys *sys, int fd, uint64_t start, uint64_t end, uint8_t mem_state,
 			  uint8_t cache_ops);

@@ -23,4 +23,5 @@ int obmm_rw_query_id(struct obmm_sys *sys, int fd, uint64_t pa, uint64_t *mem_id
 int obmm_rw_shmdev_open(struct obmm_sys *sys, uint64_t mem_id, int flags);
 int obmm_rw_map(struct obmm_sys *sys, int fd, void *addr, uint64_t offset, uint64_t length, int prot, int pmd, void **out);
 int obmm_rw_unmap(struct obmm_sys *sys, void *addr, uint64_t length);
+int obmm_rw_seal(struct obmm_sys *sys, void *addr, uint64_t length);
 int obmm_rw_set_ownership(struct obmm_sys *sys, int fd, uint64_t start, uint64_t end, uint8_t mem_state, uint8_t cache_ops);

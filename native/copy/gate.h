@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A gate counts who is inside a mapping, so that whoever unmaps it can shut
+ * the gate, wait until the last one is out, and be sure that nobody touches
+ * the addresses again, which the next mmap may hand to somebody else.
+ *
+ * The obmm_gated_* calls are those of copy.h with the gate entered around
+ * them: one call from an interpreter, no lock.
+ */
+#ifndef OBMM_GATE_H
+#define OBMM_GATE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "copy.h"
+
+struct obmm_gate {
+	uint32_t state; /* bit 31: shut; below: how many are inside */
+};
+
+/* 0, or -EBADF when the gate is shut. */
+int obmm_gate_enter(struct obmm_gate *gate);
+void obmm_gate_leave(struct obmm_gate *gate);
+
+/* How many are inside. */
+uint32_t obmm_gate_inside(const struct obmm_gate *gate);
+
+/*
+ * Shut the gate and wait until nobody is inside, at most timeout_ms (negative:
+ * for ever).  0, or -ETIMEDOUT: then it is open again.
+ */
+int obmm_gate_shut(struct obmm_gate *gate, int64_t timeout_ms);
+
+/* Open it again after a close that was given up. */
+void obmm_gate_reopen(struct obmm_gate *gate);
+
+/* nc: the mapping is non-cacheable. */
+int obmm_gated_copy_from(struct obmm_gate *gate, void *dst, const void *src, size_t length, int nc,
+			 struct obmm_fault *fault);
+int obmm_gated_copy_to(struct obmm_gate *gate, void *dst, const void *src, size_t length, int nc,
+		       struct obmm_fault *fault);
+int obmm_gated_load(struct obmm_gate *gate, const void *src, unsigned int width, uint64_t *value,
+		    struct obmm_fault *fault);
+int obmm_gated_store(struct obmm_gate *gate, void *dst, unsigned int width, uint64_t value,
+		     struct obmm_fault *fault);
+
+#endif

@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An open OBMM device: makes regions, knows the local controllers, closes in order."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import threading
+import warnings
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from obmm import topology
+from obmm.abi import MAX_LOCAL_NUMA_NODES, MAX_PRIV_LEN, MAX_VENDOR_LEN, ExportFlag, ImportFlag
+from obmm.backend import Backend
+from obmm.driver import Driver
+from obmm.errors import ClosedError, ObmmArgumentError, ObmmError
+from obmm.exported import ExportedRegion
+from obmm.handle import Handle, HandleFlag
+from obmm.header import RegionHeader
+from obmm.imported import ImportedRegion
+from obmm.region import PMD, Region
+from obmm.sizes import parse_size
+from obmm.topology import Controller
+from obmm.window import Cache, ExplicitWindow, Window, WindowProvider
+from obmm.window_emulator import EmulatorWindows
+from obmm.window_static import StaticWindows
+
+
+class Leased(Protocol):
+    """A handle that somebody lends for a time (`obmm.exchange`)."""
+
+    @property
+    def handle(self) -> Handle: ...
+
+    def release(self) -> None: ...
+
+
+class Device:
+    """One open ``/dev/obmm``, of the driver or of an emulated node.  Made by `obmm.open`; usable from any thread.
+
+    A forked child must open its own: objects of the parent are closed there.
+    """
+
+    def __init__(self, backend: Backend, windows: WindowProvider | None = None) -> None:
+        self.driver = Driver(backend)
+        self._windows = windows or _default_windows(self.driver)
+        self._regions: weakref.WeakSet[Region] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        self._open = True
+        self._finalizer = weakref.finalize(self, _forgotten, self.driver, os.getpid())
+        self._finalizer.atexit = False
+        _DEVICES.add(self)
+
+    # --- description -------------------------------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> Backend:
+        """Which kernel answers."""
+        return self.driver.backend
+
+    @property
+    def root(self) -> str:
+        """Prefix of this node's /sys, /proc and /dev: empty for the driver."""
+        return self.driver.root
+
+    @property
+    def controllers(self) -> tuple[Controller, ...]:
+        """The local bus controllers (driver specification 13.1)."""
+        return topology.controllers(self.root)
+
+    @property
+    def granule(self) -> int:
+        """The unit of export sizes, bytes (driver specification 10)."""
+        return topology.granule(self.root)
+
+    @property
+    def windows(self) -> WindowProvider:
+        """Where import addresses come from."""
+        return self._windows
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The open regions made through this object."""
+        return tuple(region for region in self._regions if not region.closed)
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+    def fileno(self) -> int:
+        """The control node's descriptor."""
+        self._check_open()
+        return self.driver.fd
+
+    # --- exporting ---------------------------------------------------------------------------------------------------
+
+    def export_region(
+        self,
+        size: int | str | Mapping[int, int | str],
+        *,
+        numa: int = 0,
+        header: bool = True,
+        pmd: bool = False,
+        fast: bool = False,
+        label: str = "",
+        controller: Controller | int | None = None,
+        vendor_info: bytes | None = None,
+        priv: bytes = b"",
+    ) -> ExportedRegion:
+        """Take memory of this host's pool, zero-filled, that other hosts can import (EXPORT, driver specification 6.1).
+
+        `size` is the payload in bytes ("256MiB" works) on NUMA node `numa`, or bytes per node; the header page is
+        added and the sum rounded up to the granule.  A raw region (``header=False``) must be whole granules already.
+        `pmd` maps it in 2 MiB blocks for its whole life.  `fast` takes cleared memory only.  `controller` is a local
+        one, by object or CNA (default: the one on the memory's node).
+        """
+        self._check_open()
+        sizes = self._sizes(size, numa, header)
+        local = self._controller(controller, min(sizes))
+        vendor = local.vendor_info() if vendor_info is None else vendor_info
+        if len(vendor) > MAX_VENDOR_LEN or len(priv) > MAX_PRIV_LEN:
+            raise _bad(
+                "EXPORT", f"vendor_info of {len(vendor)} or priv of {len(priv)} bytes", "at most 128 and 512", "X8/X9"
+            )
+        if not 0 <= local.numa < MAX_LOCAL_NUMA_NODES:
+            raise _bad("EXPORT", f"pxm_numa={local.numa}", "a controller on a NUMA node of 0..15", "X2")
+        flags = ExportFlag.ALLOW_MMAP | (ExportFlag.FAST if fast else ExportFlag(0))
+        with self._lock:
+            self._check_open()
+            exported = self.driver.export(
+                sizes, flags, pxm_numa=local.numa, deid=local.eid, vendor_info=vendor, priv=priv
+            )
+            length = sum(sizes.values())
+            region = ExportedRegion(
+                self,
+                exported,
+                local,
+                length,
+                data_offset=RegionHeader.SIZE if header else 0,
+                nbytes=length - RegionHeader.SIZE if header else length,
+                generation=secrets.randbits(63) | 1,
+                pmd=pmd,
+                label=label,
+            )
+            self._regions.add(region)
+        if header:
+            try:
+                region.write_header()
+            except BaseException:
+                region.close(force=True)
+                raise
+        return region
+
+    # --- importing ---------------------------------------------------------------------------------------------------
+
+    def import_region(
+        self,
+        source: Handle | Leased,
+        *,
+        cache: Cache | None = None,
+        window: WindowProvider | int | None = None,
+        controller: Controller | int | None = None,
+        pmd: bool = False,
+        label: str = "",
+        priv: bytes = b"",
+    ) -> ImportedRegion:
+        """Make another host's memory reachable here (IMPORT, driver specification 6.4).
+
+        `source` is its handle, or a lease whose release follows UNIMPORT.  `window` is a provider, or the local
+        physical address of a programmed window (then `cache` says its kind, default "cc"); default: the device's
+        provider.  `cache` "cc" or "nc" overrides what the handle wants.  `pmd` maps it in 2 MiB blocks.
+        """
+        self._check_open()
+        handle = source if isinstance(source, Handle) else source.handle
+        wanted = _wanted_cache(handle, cache)
+        provider = self._provider(window, wanted, handle)
+        local = self._controller(controller, None)
+        self._refuse_impossible(handle, priv)
+        with self._lock:
+            self._check_open()
+            found, mem_id = self._import(handle, provider, local, wanted, priv)
+            released = None if isinstance(source, Handle) else source.release
+            region = ImportedRegion(self, mem_id, handle, found, provider, pmd=pmd, label=label, on_removed=released)
+            self._regions.add(region)
+            return region
+
+    def _import(
+        self, handle: Handle, provider: WindowProvider, local: Controller, wanted: Cache | None, priv: bytes
+    ) -> tuple[Window, int]:
+        """IMPORT at the first window of the provider's that nobody else uses (rule I13)."""
+        taken: list[Window] = []
+        try:
+            while True:
+                found = provider.acquire(handle, local, wanted)
+                try:
+                    mem_id, _ = self.driver.import_(
+                        found.address,
+                        found.length,
+                        ImportFlag.ALLOW_MMAP,
+                        scna=local.cna,
+                        dcna=handle.owner_cna,
+                        seid=local.eid,
+                        deid=handle.owner_eid,
+                        tokenid=handle.tokenid,
+                        base_dist=handle.base_dist,
+                        priv=priv,
+                    )
+                    return found, mem_id
+                except BaseException as error:
+                    again = found.address in {window.address for window in taken}
+                    taken.append(found)
+                    if again or not isinstance(error, ObmmError) or error.errno != errno.EEXIST:
+                        raise
+        finally:
+            for window in taken:
+                provider.release(window)
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    def query_pa(self, mem_id: int, offset: int = 0) -> int:
+        """The physical address behind byte `offset` of a region of this host, header included (ADDR_QUERY, 6.8)."""
+        self._check_open()
+        return self.driver.query_pa(mem_id, offset)
+
+    def query_id(self, pa: int) -> tuple[int, int]:
+        """(mem_id, offset) of the region of this host that contains a physical address (ADDR_QUERY, 6.8)."""
+        self._check_open()
+        return self.driver.query_id(pa)
+
+    def close(self, force: bool = False) -> None:
+        """Close views' mappings, regions, then the node.  Idempotent.  MappingBusyError, and nothing changed, while
+        views live; ``force=True`` as in `Region.close`."""
+        with self._lock:
+            if not self._open:
+                return
+            if not force:
+                for region in self.regions:
+                    region.refuse_if_busy()
+            for region in self.regions:
+                region.close(force=force)
+            self._open = False
+            self._finalizer.detach()
+            self.driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ObmmError as refusal:
+            if error is None:
+                raise
+            error.add_note(f"and {self!r} stayed open: {refusal}")
+
+    def __bool__(self) -> bool:
+        return self._open
+
+    def __repr__(self) -> str:
+        return f"<Device {self.backend}{'' if self._open else ' closed'} regions={len(self.regions)}>"
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise ClosedError.of(self)
+
+    def _sizes(self, size: int | str | Mapping[int, int | str], numa: int, header: bool) -> dict[int, int]:
+        given = size if isinstance(size, Mapping) else {numa: size}
+        granule = self.granule
+        sizes: dict[int, int] = {}
+        for node, wanted in given.items():
+            if not isinstance(node, int) or not 0 <= node < MAX_LOCAL_NUMA_NODES:
+                raise _bad("EXPORT", f"NUMA node {node!r}", "a local node of 0..15", "X1/X3b", errno.E2BIG)
+            try:
+                count = parse_size(wanted) if isinstance(wanted, str) else wanted
+            except ValueError as error:
+                raise _bad("EXPORT", f"size {wanted!r}: {error}", "bytes, or a text such as '256MiB'", "X3a") from error
+            if not isinstance(count, int) or isinstance(count, bool) or count <= 0:
+                raise _bad(
+                    "EXPORT",
+                    f"size {wanted!r} is not a positive number of bytes",
+                    f"at least one granule of {granule}",
+                    "X4",
+                )
+            if count > 1 << 63:
+                raise _bad("EXPORT", f"size {count:#x} is above 2^63", "what the node has", "X3c", errno.EOVERFLOW)
+            if header:
+                count += RegionHeader.SIZE if not sizes else 0
+                count = -(-count // granule) * granule
+            elif count % granule:
+                raise _bad(
+                    "EXPORT",
+                    f"size {count} is not a multiple of the granule {granule}",
+                    f"{-(-count // granule) * granule}",
+                    "X3a",
+                )
+            sizes[node] = count
+        if not sizes:
+            raise _bad("EXPORT", "no size at all", "at least one node with at least one granule", "X4")
+        return dict(sorted(sizes.items()))
+
+    def _controller(self, wanted: Controller | int | None, numa: int | None) -> Controller:
+        local = self.controllers
+        if isinstance(wanted, Controller):
+            wanted = wanted.cna
+        if wanted is not None:
+            for controller in local:
+                if controller.cna == wanted:
+                    return controller
+            known = ", ".join(f"{controller.cna:#x}" for controller in local) or "none"
+            raise _bad(
+                "IMPORT" if numa is None else "EXPORT",
+                f"CNA {wanted:#x} is no controller of this host",
+                f"one of its own: {known}; the owner's CNA travels in the handle",
+                "I12",
+                errno.ENODEV,
+            )
+        if not local:
+            raise ObmmError(
+                errno.ENODEV,
+                f"no UB bus controller below {self.root}/sys/devices: this host has no UB hardware, or its bus driver "
+                "is not loaded (driver specification 13.1); run `obmm doctor`",
+                operation="EXPORT",
+            )
+        return next((controller for controller in local if controller.numa == numa), local[0])
+
+    def _provider(self, window: WindowProvider | int | None, cache: Cache | None, handle: Handle) -> WindowProvider:
+        if window is None:
+            return self._windows
+        if not isinstance(window, int):
+            return window
+        if window == handle.uba:
+            raise _bad(
+                "IMPORT",
+                "the window address equals the exporter's UBA, which means nothing on this host",
+                "the local physical address of a window that was programmed for this memory",
+                "I14",
+            )
+        return ExplicitWindow(window, cache or "cc")
+
+    def _refuse_impossible(self, handle: Handle, priv: bytes) -> None:
+        """What the driver accepts or answers with a bare EINVAL, and cannot work."""
+        if handle.owner_cna == 0:
+            raise _bad(
+                "IMPORT", "the handle's owner CNA is 0", "the CNA of the exporter's controller", "I12", errno.ENODEV
+            )
+        if handle.owner_eid == bytes(16):
+            raise _bad("IMPORT", "the handle's owner EID is all zero", "the EID of the exporter's controller", "13.2")
+        if handle.length % PMD:
+            raise _bad(
+                "IMPORT",
+                f"the handle's length {handle.length} is no multiple of 2 MiB",
+                "an exported region's length",
+                "I7",
+            )
+        if 0 < handle.base_dist <= 10:
+            raise _bad("IMPORT", f"base_dist={handle.base_dist}", "0 or 11..255", "I10")
+        if len(priv) > MAX_PRIV_LEN:
+            raise _bad("IMPORT", f"priv of {len(priv)} bytes", "at most 512", "I5")
+
+    def _die(self) -> None:
+        """In a forked child."""
+        self._open = False
+        self._finalizer.detach()
+        for region in list(self._regions):
+            region.die()
+        self.driver.abandon()
+
+
+def open(device: str | None = None, *, windows: WindowProvider | str | os.PathLike[str] | None = None) -> Device:
+    """Open the OBMM device: the driver's ``/dev/obmm``, or an emulated node.
+
+    `device` (default: OBMM_DEVICE, else ``/dev/obmm``) is ``"/dev/obmm"``, ``"emulator"`` or
+    ``"emulator:<socket>#<node>"``.  `windows` (default: OBMM_WINDOWS) is a provider, or the path of a static table.
+    Never falls back: DeviceNotFoundError says how to load the module and how to start the emulator.
+    """
+    if windows is None:
+        windows = os.environ.get("OBMM_WINDOWS") or None
+    provider = StaticWindows(windows) if isinstance(windows, str | os.PathLike) else windows
+    return Device(Backend.parse(device), provider)
+
+
+_DEVICES: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for device in list(_DEVICES):
+        if device._open:
+            device._die()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _forgotten(driver: Driver, pid: int) -> None:
+    if pid == os.getpid():
+        warnings.warn(f"a device on {driver.backend} was never closed", ResourceWarning, stacklevel=2)
+        driver.close()
+
+
+class _NoWindows:
+    """What a real host without a table has: nothing, and a text that says so."""
+
+    name = "none"
+
+    def acquire(self, handle: Handle, controller: Controller, cache: Cache | None) -> Window:
+        raise ObmmError(
+            errno.ENXIO,
+            "no window provider: IMPORT takes a local physical address of a UB window that the management plane has "
+            "programmed (driver specification 14); fix: pass window=<address>, or a static table by OBMM_WINDOWS, or "
+            "attach to a region that the management plane imported",
+            operation="IMPORT",
+        )
+
+    def release(self, window: Window) -> None:
+        pass
+
+
+def _default_windows(driver: Driver) -> WindowProvider:
+    return EmulatorWindows(driver) if driver.backend.is_emulator else _NoWindows()
+
+
+def _wanted_cache(handle: Handle, cache: Cache | None) -> Cache | None:
+    if cache not in (None, "cc", "nc"):
+        raise _bad("IMPORT", f"cache={cache!r}", "'cc' or 'nc'", "I14")
+    if cache is not None:
+        return cache
+    if handle.flags & HandleFlag.CC:
+        return "cc"
+    return "nc" if handle.flags & HandleFlag.NC else None
+
+
+def _bad(operation: str, problem: str, fix: str, rule: str, code: int = errno.EINVAL) -> ObmmArgumentError:
+    return ObmmArgumentError.because(operation, code, problem, fix, rule)

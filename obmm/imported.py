@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of another host, reachable by loads and stores."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from obmm.errors import StaleHandleError
+from obmm.handle import Handle, HandleFlag
+from obmm.header import RegionHeader
+from obmm.region import Region
+from obmm.window import Cache, Window, WindowProvider
+
+if TYPE_CHECKING:
+    from obmm.device import Device
+    from obmm.mapping import Mapping
+
+
+class ImportedRegion(Region):
+    """An import: another host's memory behind a local UB window.
+
+    Made by `Device.import_region`.  Every mapping first reads the region header through the fabric and compares its
+    export generation with the handle's; a raw region has none, and its ``repr`` says unverified.
+    """
+
+    _remove_operation = "UNIMPORT"
+
+    def __init__(
+        self,
+        device: Device,
+        mem_id: int,
+        handle: Handle,
+        window: Window,
+        provider: WindowProvider,
+        *,
+        pmd: bool,
+        label: str,
+        on_removed: Callable[[], None] | None,
+    ) -> None:
+        super().__init__(device, mem_id, handle.length, pmd=pmd, label=label)
+        self.source = handle
+        self.window = window
+        self._provider = provider
+        self._on_removed = on_removed
+        self._header: RegionHeader | None = None
+
+    @property
+    def has_header(self) -> bool:
+        """False for a raw region, which has no stale check."""
+        return bool(self.source.flags & HandleFlag.HEADER)
+
+    @property
+    def header(self) -> RegionHeader | None:
+        """The region header as last read through the fabric; None for a raw region."""
+        if self.has_header and self._header is None:
+            self.check()
+        return self._header
+
+    @property
+    def data_offset(self) -> int:
+        header = self.header
+        return header.data_offset if header else 0
+
+    @property
+    def nbytes(self) -> int:
+        header = self.header
+        return header.data_bytes if header else self.length
+
+    @property
+    def generation(self) -> int | None:
+        return self.source.generation if self.has_header else None
+
+    @property
+    def caches(self) -> tuple[Cache, ...]:
+        return (self.window.cache,)
+
+    @property
+    def read_only(self) -> bool:
+        """The handle grants loads only."""
+        return bool(self.source.flags & HandleFlag.READ_ONLY)
+
+    @property
+    def peer(self) -> str:
+        return f"owner CNA {self.source.owner_cna:#x}"
+
+    @property
+    def starts_without_right(self) -> bool:
+        return True
+
+    def check(self) -> None:
+        """Read the header through the fabric and compare it with the handle: StaleHandleError if it is another export."""
+        if self.has_header:
+            self.map_bytes("none" if self.window.cache == "cc" else "r", 0, RegionHeader.SIZE).close()
+
+    def _bytes_of(self, start: int, stop: int | None) -> tuple[int, int]:
+        if start or stop is not None:
+            self.check()  # a mapping of the start checks by itself; a piece from the middle cannot
+        return super()._bytes_of(start, stop)
+
+    def verify(self, mapping: Mapping) -> None:
+        if not self.has_header:
+            return
+        page = mapping.read_header_page()
+        try:
+            header = RegionHeader.unpack(page)
+        except ValueError as error:
+            raise self._stale("header", f"the memory has no region header: {error}") from error
+        if header.generation != self.source.generation:
+            raise self._stale(
+                "generation", "the memory belongs to another export (the owner exported again, or restarted)"
+            )
+        if header.data_offset + header.data_bytes > self.length:
+            raise self._stale("length", "the header describes more bytes than the handle's length")
+        self._header = header
+
+    def _stale(self, reason: str, problem: str) -> StaleHandleError:
+        return StaleHandleError(
+            errno.ESTALE,
+            f"stale handle for mem_id {self.source.mem_id} of {self.peer} ({reason}): {problem}; fetch a fresh handle",
+            operation="IMPORT",
+            reason=reason,
+        )
+
+    def _remove(self) -> None:
+        self.device.driver.unimport(self.mem_id)
+
+    def _removed(self) -> None:
+        try:
+            self._provider.release(self.window)
+        finally:
+            if self._on_removed:
+                self._on_removed()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Access rights of a mapping, range by range (driver specification 9.7 and 16)."""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from obmm.abi import MemAccess
+
+
+class Right(enum.IntEnum):
+    """What this process may do with a page: nothing, load, or load and store.  Ordered: a right includes the lower ones."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+
+    @property
+    def access(self) -> MemAccess:
+        """The driver's word for it in UPDATE_RANGE."""
+        return _ACCESS[self]
+
+    @property
+    def letter(self) -> str:
+        """N, R or W, as the driver specification writes it."""
+        return "NRW"[self]
+
+
+_ACCESS = {Right.NONE: MemAccess.NO_ACCESS, Right.READ: MemAccess.READONLY, Right.WRITE: MemAccess.READWRITE}
+
+
+class RightsMap:
+    """The right of every byte in [start, stop), as runs.  Not thread-safe: its mapping locks."""
+
+    __slots__ = ("_bounds", "_rights", "_stop")
+
+    def __init__(self, start: int, stop: int, right: Right) -> None:
+        self._bounds = [start]  # first byte of each run
+        self._rights = [right]
+        self._stop = stop
+
+    def set(self, start: int, stop: int, right: Right) -> None:
+        """Give [start, stop) the right `right`."""
+        runs = [(s, r) for s, _, r in self.runs(self._bounds[0], start)]
+        runs.append((start, right))
+        runs += [(s, r) for s, _, r in self.runs(stop, self._stop)]
+        merged = [run for i, run in enumerate(runs) if i == 0 or runs[i - 1][1] != run[1]]
+        self._bounds = [s for s, _ in merged]
+        self._rights = [r for _, r in merged]
+
+    def runs(self, start: int, stop: int) -> Iterator[tuple[int, int, Right]]:
+        """(start, stop, right) of each run inside [start, stop), in order."""
+        index = max(bisect_right(self._bounds, start) - 1, 0)
+        while start < stop:
+            end = min(self._bounds[index + 1] if index + 1 < len(self._bounds) else self._stop, stop)
+            yield start, end, self._rights[index]
+            start, index = end, index + 1
+
+    def weakest(self, start: int, stop: int) -> Right:
+        """The least right in [start, stop)."""
+        if len(self._rights) == 1:
+            return self._rights[0]
+        return min((right for _, _, right in self.runs(start, stop)), default=Right.NONE)
+
+    def strongest(self, start: int, stop: int) -> Right:
+        """The greatest right in [start, stop)."""
+        if len(self._rights) == 1:
+            return self._rights[0]
+        return max((right for _, _, right in self.runs(start, stop)), default=Right.NONE)
+
+    def __repr__(self) -> str:
+        pieces = ", ".join(
+            f"{start:#x}-{stop:#x} {right.letter}" for start, stop, right in self.runs(self._bounds[0], self._stop)
+        )
+        return f"<{pieces}>"

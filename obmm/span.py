@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mapped addresses and everything that must go with them: descriptor, guard, gate, and their release in order.
+
+A span knows addresses and faults.  Rights, payload offsets and views are the mapping's.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import signal
+import weakref
+from typing import Any
+
+from obmm import guard
+from obmm._native import ffi, lib
+from obmm.abi import CacheOp, MemAccess
+from obmm.driver import Driver
+
+_identities = itertools.count(1)
+_FOR_EVER = -1
+_SHUT = 1 << 31
+
+
+class SpanFault(Exception):
+    """A guarded access faulted at byte `offset` of the region; `kind` is ``"SIGBUS"`` or ``"SIGSEGV"``."""
+
+    def __init__(self, offset: int, kind: str, code: int) -> None:
+        super().__init__(offset, kind, code)
+        self.offset, self.kind, self.code = offset, kind, code
+
+
+class SpanShut(Exception):
+    """The span is closed: nobody may touch its addresses any more."""
+
+
+class Span:
+    """Bytes [low, high) of a region at `base`.  Any number of threads; freed when unreachable or closed."""
+
+    def __init__(
+        self, driver: Driver, mem_id: int, low: int, high: int, prot: int, *, pmd: bool, writable: bool, nc: bool
+    ) -> None:
+        self.low, self.high, self.nc = low, high, nc
+        self._driver = driver
+        self.gate = ffi.new("struct obmm_gate *")
+        self._fd = driver.open_region(mem_id, writable=writable, non_cacheable=nc)
+        try:
+            self.base = driver.map(self._fd, low, high - low, prot, pmd=pmd)
+            try:
+                guard.verify()
+                self._slot = guard.register(self.base, high - low, next(_identities))
+            except BaseException:
+                driver.unmap(self.base, high - low)
+                raise
+        except BaseException:
+            driver.close_region(self._fd)
+            raise
+        self._finalizer = weakref.finalize(self, _unmap, driver, self._slot, self.base, high - low, self._fd)
+        self._finalizer.atexit = False
+
+    # --- guarded access, at region offsets ---------------------------------------------------------------------------
+
+    def load(self, offset: int, width: int) -> int:
+        """The `width` bytes at `offset` as a word in host order; the offset must be a multiple of the width."""
+        word = ffi.new("uint64_t *")
+        at = ffi.cast("void *", self.base + offset - self.low)
+        if lib.obmm_gated_load(self.gate, at, width, word, ffi.NULL):
+            # the slow half: the same access once more, this time asking where it faults
+            fault = ffi.new("struct obmm_fault *")
+            self._check(lib.obmm_gated_load(self.gate, at, width, word, fault), fault)
+        return int(word[0])
+
+    def store(self, offset: int, width: int, word: int) -> None:
+        """Store `width` bytes of `word` at `offset`, untorn."""
+        fault = ffi.new("struct obmm_fault *")
+        at = ffi.cast("void *", self.base + offset - self.low)
+        self._check(lib.obmm_gated_store(self.gate, at, width, word, fault), fault)
+
+    def copy_from(self, offset: int, target: Any, size: int) -> None:
+        """Fill the cffi buffer `target` from `offset` on."""
+        fault = ffi.new("struct obmm_fault *")
+        at = ffi.cast("void *", self.base + offset - self.low)
+        self._check(lib.obmm_gated_copy_from(self.gate, target, at, size, self.nc, fault), fault)
+
+    def copy_to(self, offset: int, source: Any, size: int) -> None:
+        """Copy the cffi buffer `source` to `offset`."""
+        fault = ffi.new("struct obmm_fault *")
+        at = ffi.cast("void *", self.base + offset - self.low)
+        self._check(lib.obmm_gated_copy_to(self.gate, at, source, size, self.nc, fault), fault)
+
+    def bytes_at(self, offset: int, size: int) -> bytes:
+        """A guarded copy."""
+        out = bytearray(size)
+        self.copy_from(offset, ffi.from_buffer(out), size)
+        return bytes(out)
+
+    # --- rights ------------------------------------------------------------------------------------------------------
+
+    def update_range(self, low: int, high: int, access: MemAccess, op: CacheOp) -> None:
+        """UPDATE_RANGE over region bytes [low, high)."""
+        start = self.base + low - self.low
+        self._driver.update_range(self._fd, start, start + high - low, access, op)
+
+    # --- closing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def inside(self) -> int:
+        """Guarded calls that are running now."""
+        return int(lib.obmm_gate_inside(self.gate))
+
+    def shut(self, timeout_ms: int = _FOR_EVER) -> bool:
+        """Let nobody in any more and wait for those inside; False, and open again, if they stay longer."""
+        return not lib.obmm_gate_shut(self.gate, timeout_ms)
+
+    def reopen(self) -> None:
+        """After a close that was given up."""
+        lib.obmm_gate_reopen(self.gate)
+
+    def unmap(self) -> None:
+        """Give everything back; the span must be shut."""
+        _unmap(self._driver, self._slot, self.base, self.high - self.low, self._fd)
+        self._finalizer.detach()
+
+    def seal(self) -> None:
+        """As `unmap`, but the addresses stay taken and inaccessible until this object is gone."""
+        size = self.high - self.low
+        self._driver.seal(self.base, size)
+        guard.unregister(self._slot)
+        self._driver.close_region(self._fd)
+        self._finalizer.detach()
+        weakref.finalize(self, self._driver.unreserve, self.base, size).atexit = False
+
+    def die(self) -> None:
+        """In a forked child: the memory is not there.  No locks are taken, their owners may be gone."""
+        self.gate.state = _SHUT
+        guard.unregister(self._slot)
+        self._finalizer.detach()
+        self._driver.close_region(self._fd)
+
+    def _check(self, result: int, fault: Any) -> None:
+        if not result:
+            return
+        if result == -errno.EBADF:
+            raise SpanShut
+        if result != -errno.EFAULT:
+            raise OSError(-result, "guarded access refused")
+        raise SpanFault(fault.offset + self.low, signal.Signals(fault.signo).name, fault.code)
+
+
+def _unmap(driver: Driver, slot: int, base: int, length: int, fd: int) -> None:
+    driver.unmap(base, length)
+    guard.unregister(slot)
+    driver.close_region(fd)
