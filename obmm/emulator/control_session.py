@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control requests at the server: what is not a system call of any node."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .control import receive_frame, send_frame
+from .model.calls import KernelError
+from .protocol import ProtocolError, WindowRequest
+
+if TYPE_CHECKING:
+    from .model.host import Host
+    from .server import Server
+
+log = logging.getLogger("obmm.emulator")
+
+
+class ControlSession:
+    """One control connection. Each request is a JSON object with `op`, answered by `result` or `error`."""
+
+    def __init__(self, server: Server, connection: socket.socket) -> None:
+        self._server = server
+        self._socket = connection
+        self._operations: dict[str, Callable[..., Any]] = {
+            "status": self._status,
+            "program": self._program,
+            "unprogram": self._unprogram,
+            "windows": self._windows,
+            "shutdown": self._shutdown,
+        }
+
+    def run(self) -> None:
+        """Serve until the client is gone."""
+        try:
+            while True:
+                request = receive_frame(self._socket)
+                send_frame(self._socket, self._answer(request))
+        except ProtocolError as error:
+            log.warning("control connection dropped: %s", error)
+        except OSError:
+            pass
+        finally:
+            self._socket.close()
+
+    def _answer(self, request: Any) -> dict[str, Any]:
+        try:
+            arguments = dict(request)
+            operation = self._operations[arguments.pop("op")]
+        except (KeyError, TypeError, ValueError):
+            return {"error": f"not a control request: {request!r:.200}", "errno": errno.EINVAL}
+        self._server.settle()
+        try:
+            return {"result": operation(**arguments)}
+        except KernelError as error:
+            return {"error": str(error), "errno": error.errno}
+        except (TypeError, ValueError, LookupError) as error:
+            return {"error": f"{request['op']}: {error}", "errno": errno.EINVAL}
+        except OSError as error:
+            return {"error": str(error), "errno": error.errno or errno.EIO}
+
+    def _host(self, name: str) -> Host:
+        try:
+            return self._server.fabric.hosts[name]
+        except KeyError:
+            raise KernelError(
+                errno.ENODEV, "fabric", f"no node {name!r}; there are {', '.join(self._server.fabric.hosts)}"
+            ) from None
+
+    def _status(self) -> dict[str, Any]:
+        server = self._server
+        return {
+            "name": server.directory.name,
+            "socket": str(server.directory.socket),
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - server.started, 3),
+            "clients": len(server.clients),
+            "open_files": len(server.files),
+            "internal_errors": server.internal_errors,
+            "descriptor_limit": server.descriptor_limit,
+            "nodes": {name: self._node(host) for name, host in server.fabric.hosts.items()},
+        }
+
+    def _node(self, host: Host) -> dict[str, Any]:
+        with host.fabric.lock:
+            return {
+                "root": str(self._server.directory.node(host.name)),
+                "processes": sorted(host.processes),
+                "open_files": host.open_files,
+                "controllers": [
+                    {"cna": c.cna, "eid": c.eid.hex(), "node": c.node, "ummu": c.ummu}
+                    for c in host.spec.controllers
+                ],
+                "regions": [
+                    {
+                        "mem_id": region.mem_id,
+                        "kind": region.kind,
+                        "size": region.size,
+                        "opens": region.opens,
+                        "mappings": region.mapping_count,
+                    }
+                    for region in host.regions.values()
+                ],
+                "windows": len(list(host.decoder)),
+            }
+
+    def _program(
+        self,
+        node: str,
+        owner_cna: int,
+        owner_eid: str,
+        tokenid: int,
+        uba: int,
+        length: int,
+        cache: str,
+        pa: int = 0,
+        local_cna: int = 0,
+    ) -> int:
+        """Program a decoder entry of `node`; its local physical address."""
+        kinds = {"cc": 1, "nc": 2}
+        window = WindowRequest(
+            bytes.fromhex(owner_eid), owner_cna, tokenid, uba, length, pa, local_cna, kinds[cache.lower()]
+        )
+        return self._server.program(self._host(node), window)
+
+    def _unprogram(self, node: str, pa: int) -> None:
+        self._host(node).unprogram(pa)
+
+    def _windows(self, node: str) -> list[dict[str, int]]:
+        host = self._host(node)
+        with host.fabric.lock:
+            return [
+                {"pa": e.pa, "length": e.length, "owner_cna": e.dcna, "tokenid": e.tokenid, "uba": e.uba}
+                for e in host.decoder
+            ]
+
+    def _shutdown(self) -> None:
+        self._server.stop()

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running emulated fabric, as the process that started it sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from .control import ControlClient
+from .runtime import DEFAULT, FabricDirectory, ensure_runtime_directory, remove_stale
+
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+
+Nodes = int | Iterable[str]
+
+
+class FabricError(RuntimeError):
+    """A fabric could not be started, found or stopped; the text says which and why."""
+
+
+class Fabric:
+    """An emulated fabric that this process started, and that ends with it.
+
+    Made by `start`. A context manager; `close` is idempotent. The server process watches this one: it goes
+    when this process closes the fabric or dies in any way. In a forked child the handle can talk to the
+    fabric, but closing it there does nothing.
+    """
+
+    def __init__(self, directory: FabricDirectory, server: subprocess.Popen[bytes], lifeline: socket.socket) -> None:
+        orders = json.loads(_line(lifeline, directory))
+        self.name = directory.name
+        self.nodes: tuple[str, ...] = tuple(orders["nodes"])
+        """Names of the nodes, in order."""
+        self.socket = str(directory.socket)
+        """Path of the fabric's unix socket."""
+        self.server_pid: int = orders["pid"]
+        self._directory = directory
+        self._close = weakref.finalize(self, _end, server, lifeline, os.getpid())
+        _close_in_children(lifeline)
+
+    def device(self, node: str | int = 0) -> str:
+        """What `obmm.open` and OBMM_DEVICE take for `node` (a name or an index)."""
+        return f"emulator:{self.socket}#{self._name(node)}"
+
+    def root(self, node: str | int = 0) -> Path:
+        """The folder that holds this node's sys, proc and dev."""
+        return self._directory.node(self._name(node))
+
+    def request(self, operation: str, **arguments: Any) -> Any:
+        """One control request (`ControlClient.request`)."""
+        with ControlClient(self.socket) as control:
+            return control.request(operation, **arguments)
+
+    def status(self) -> dict[str, Any]:
+        """Nodes, regions, clients and counters, as `obmm emulate status --json` prints them."""
+        result: dict[str, Any] = self.request("status")
+        return result
+
+    def inject(self, node: str | int, fault: str, **arguments: Any) -> Any:
+        """Make something go wrong on `node`: see `obmm emulate inject --help` for the faults."""
+        return self.request("inject", node=self._name(node), fault=fault, arguments=arguments)
+
+    def program_window(
+        self,
+        node: str | int,
+        *,
+        owner_cna: int,
+        owner_eid: bytes,
+        tokenid: int,
+        uba: int,
+        length: int,
+        cache: Literal["cc", "nc"] = "cc",
+        pa: int = 0,
+        local_cna: int = 0,
+    ) -> int:
+        """Program a decoder entry of `node`, as a management plane would.
+
+        Returns the local physical address that IMPORT takes. `pa` and `local_cna` 0 leave the choice to the
+        fabric. Raises ControlError: ENOENT no such owner, ENOSPC window full, EEXIST `pa` taken, EINVAL
+        length or address (driver specification 22.3 rule 2).
+        """
+        result: int = self.request(
+            "program",
+            node=self._name(node),
+            owner_cna=owner_cna,
+            owner_eid=owner_eid.hex(),
+            tokenid=tokenid,
+            uba=uba,
+            length=length,
+            cache=cache,
+            pa=pa,
+            local_cna=local_cna,
+        )
+        return result
+
+    def close(self) -> None:
+        """Stop the server: mappings of its memory get SIGBUS, its files and its socket are deleted."""
+        self._close()
+
+    def __enter__(self) -> Fabric:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "" if self._close.alive else " closed"
+        return f"<obmm.emulator.Fabric {self.socket} nodes={','.join(self.nodes)}{state}>"
+
+    def _name(self, node: str | int) -> str:
+        if isinstance(node, int):
+            return self.nodes[node]
+        if node not in self.nodes:
+            raise ValueError(f"no node {node!r}; this fabric has {', '.join(self.nodes)}")
+        return node
+
+
+def start(
+    nodes: Nodes = 2,
+    topology: str | os.PathLike[str] | None = None,
+    *,
+    strict: bool = False,
+    seed: int = 0,
+    log_level: str = "INFO",
+) -> Fabric:
+    """Start a fabric that lives until the returned handle is closed or this process dies.
+
+    `nodes` is a number (they are called a, b, c, ...) or a list of names; `topology` a TOML file that
+    describes the whole fabric instead. `strict` models caches with random early evictions from `seed`
+    (driver specification 22.3 rule 1). Raises FabricError with the server's reason.
+    """
+    name = f"fabric-{os.getpid()}-{secrets.token_hex(4)}"
+    server, lifeline = launch(name, nodes, topology, strict=strict, seed=seed, log_level=log_level, outlive=False)
+    try:
+        return Fabric(FabricDirectory(name), server, lifeline)
+    except BaseException:
+        _end(server, lifeline, os.getpid())
+        raise
+
+
+def start_daemon(
+    nodes: Nodes = 2,
+    topology: str | os.PathLike[str] | None = None,
+    *,
+    name: str = DEFAULT,
+    strict: bool = False,
+    seed: int = 0,
+    log_level: str = "INFO",
+) -> dict[str, Any]:
+    """Start a fabric that outlives this process (``obmm emulate up``); what the server said when it was ready."""
+    server, lifeline = launch(name, nodes, topology, strict=strict, seed=seed, log_level=log_level, outlive=True)
+    with lifeline:
+        try:
+            ready: dict[str, Any] = json.loads(_line(lifeline, FabricDirectory(name)))
+        except BaseException:
+            server.wait(STOP_SECONDS)
+            raise
+    server.returncode = 0  # not ours to wait for: it goes on without this process
+    return ready
+
+
+def launch(
+    name: str,
+    nodes: Nodes,
+    topology: str | os.PathLike[str] | None,
+    *,
+    strict: bool,
+    seed: int,
+    log_level: str,
+    outlive: bool,
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a server process and give it its orders; it answers over the returned socket."""
+    ensure_runtime_directory()
+    remove_stale()
+    orders = {
+        "name": name,
+        "nodes": nodes if isinstance(nodes, int) else list(nodes),
+        "topology": None if topology is None else Path(topology).read_text(),
+        "strict": strict,
+        "seed": seed,
+        "log_level": log_level,
+        "outlive": outlive,
+    }
+    package = str(Path(__file__).resolve().parents[2])
+    search = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "obmm.emulator.server", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": search},
+        )
+    ours.settimeout(START_SECONDS)
+    ours.sendall(json.dumps(orders).encode() + b"\n")
+    return server, ours
+
+
+def _line(lifeline: socket.socket, directory: FabricDirectory) -> bytes:
+    """What the server says when it is ready; FabricError when it refuses or dies."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        try:
+            part = lifeline.recv(65536)
+        except TimeoutError:
+            raise FabricError(f"the fabric did not start within {START_SECONDS:.0f} s; see {directory.log}") from None
+        if not part:
+            raise FabricError(f"the fabric's server died while starting; see {directory.log}")
+        line += part
+    answer = json.loads(line)
+    if "error" in answer:
+        raise FabricError(answer["error"])
+    return bytes(line)
+
+
+def _end(server: subprocess.Popen[bytes], lifeline: socket.socket, owner: int) -> None:
+    if os.getpid() != owner:
+        return
+    lifeline.close()
+    try:
+        server.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+_lifelines: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_in_children(lifeline: socket.socket) -> None:
+    """A forked child must not keep the server alive after its parent."""
+    if not _lifelines:
+        os.register_at_fork(after_in_child=_forget_lifelines)
+    _lifelines.add(lifeline)
+
+
+def _forget_lifelines() -> None:
+    for lifeline in tuple(_lifelines):
+        with contextlib.suppress(OSError):
+            lifeline.close()

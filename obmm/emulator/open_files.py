@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open files of clients: one end of a socket pair each, whose end of file is the last close."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .model.files import OpenFile
+    from .model.host import Host
+
+
+class OpenFiles:
+    """All open files of a fabric, named by the inode of the client's end.
+
+    The server's ends are watched for hang-up only: what a client writes into its end stays there.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._by_inode: dict[tuple[str, int], OpenFile] = {}
+        self._by_descriptor: dict[int, tuple[socket.socket, str, int]] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._by_inode)
+
+    def fileno(self) -> int:
+        """Readable when some file was closed for the last time."""
+        return self._epoll.fileno()
+
+    def serve(self, host: Host, opened: OpenFile) -> socket.socket:
+        """A new descriptor for `opened`. The caller sends it to the client and closes its own copy."""
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError:
+            opened.release()
+            raise
+        # a byte that nobody reads: poll() finds the file ready in both directions, as the driver's
+        ours.send(b"\0")
+        inode = os.fstat(theirs.fileno()).st_ino
+        with self._lock:
+            self._by_inode[host.name, inode] = opened
+            self._by_descriptor[ours.fileno()] = (ours, host.name, inode)
+            self._epoll.register(ours.fileno(), 0)
+        return theirs
+
+    def get(self, host: Host, inode: int) -> OpenFile | None:
+        """The open file behind the client's descriptor, or None when it is none of `host`'s."""
+        return self._by_inode.get((host.name, inode))
+
+    def settle(self) -> None:
+        """Release every file whose last reference is gone by now.
+
+        Called before each request: a close that came before it in any process has happened.
+        """
+        if not self._by_descriptor:
+            return
+        with self._lock:
+            closed = []
+            for descriptor, _ in self._epoll.poll(0, 64):
+                ours, host, inode = self._by_descriptor.pop(descriptor)
+                self._epoll.unregister(descriptor)
+                ours.close()
+                closed.append(self._by_inode.pop((host, inode)))
+            for opened in closed:
+                opened.release()
+        if len(closed) == 64:
+            self.settle()
+
+    def close(self) -> None:
+        """Drop all of them."""
+        with self._lock:
+            for ours, _, _ in self._by_descriptor.values():
+                ours.close()
+            self._by_descriptor.clear()
+            self._by_inode.clear()
+            self._epoll.close()

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One client process at the server: its requests, one at a time, on a thread of its own."""
+
+from __future__ import annotations
+
+import array
+import errno
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from . import protocol
+from .model.calls import Answer, KernelError
+from .protocol import Call, ProtocolError
+from .user_memory import CallMemory, NeedMemory
+
+if TYPE_CHECKING:
+    from .model.files import OpenFile
+    from .model.host import Host
+    from .model.process import Process
+    from .server import Server
+
+log = logging.getLogger("obmm.emulator")
+
+PAGE = 4096
+_BUFFER = protocol.REQUEST.size + protocol.PAYLOAD_MAX
+_IOC_SIZE_SHIFT, _IOC_SIZE_MASK = 16, 0x3FFF
+_MAP_FIXED = 0x10
+
+Reply = list[tuple[bytes, list[int]]]
+"""Frames of an answer, each with the descriptors that travel with it."""
+
+_FOREIGN: Reply = [(protocol.foreign(), [])]
+
+
+class Session:
+    """The requests of one connection.
+
+    The connection is the process: its end of file is the process's exit, and until then its mappings
+    live. The thread blocks only on its own client, so a client that stops stalls nobody else.
+    """
+
+    def __init__(self, server: Server, host: Host, connection: socket.socket, pid: int, uid: int) -> None:
+        self.server = server
+        self.host = host
+        self.pid = pid
+        self.uid = uid
+        self.calls = 0
+        self.busy = False
+        """A call is inside the model, perhaps waiting there."""
+        self.done = threading.Event()
+        """The process's exit is over."""
+        self._socket = connection
+        self._process: Process | None = None
+        self._undo: Callable[[], object] | None = None
+        self._buffer = bytearray(_BUFFER)
+        self._filled = 0
+        self._handlers: dict[int, Callable[[int, tuple[int, ...], bytes | None], Reply]] = {
+            Call.OPEN: self._open,
+            Call.IOCTL: self._ioctl,
+            Call.MMAP: self._mmap,
+            Call.MUNMAP: self._munmap,
+            Call.MPROTECT: self._mprotect,
+            Call.MREMAP: self._mremap,
+            Call.MADVISE: self._madvise,
+            Call.MSYNC: self._msync,
+            Call.FILE: self._file,
+            Call.PROGRAM: self._program,
+            Call.UNPROGRAM: self._unprogram,
+            Call.UNDO: self._take_back,
+            Call.LEAVE: self._leave,
+        }
+
+    @property
+    def process(self) -> Process:
+        """The model's process, which appears with its first call."""
+        if self._process is None:
+            self._process = self.host.process(self.pid, self.uid)
+        return self._process
+
+    def run(self) -> None:
+        """Serve until the client is gone."""
+        try:
+            while (request := self._receive()) is not None:
+                self._answer(*request)
+        except ProtocolError as error:
+            log.warning("node %s: process %d dropped: %s", self.host.name, self.pid, error)
+        except OSError as error:
+            log.debug("node %s: process %d: %s", self.host.name, self.pid, error)
+        finally:
+            try:
+                if self._process is not None:
+                    self._process.exit()
+            finally:
+                self.done.set()
+                self.server.forget(self, self._socket)
+
+    def close(self) -> None:
+        """End the connection from this side; the thread then ends by itself."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def _answer(self, call: int, file: int, arguments: tuple[int, ...], payload: bytes | None) -> None:
+        self.server.settle()
+        handler = self._handlers.get(call)
+        if handler is None:
+            raise ProtocolError(f"unknown call {call}")
+        self.calls += 1
+        self.busy = True
+        try:
+            frames = handler(file, arguments, payload)
+        except KernelError as error:
+            log.debug("node %s: process %d: %s: %s", self.host.name, self.pid, Call(call).name, error)
+            frames = [(protocol.done(-1, error.errno), [])]
+        except OSError as error:
+            frames = [(protocol.done(-1, self.server.out_of_resources(error)), [])]
+        except (ProtocolError, RecursionError):
+            raise
+        except Exception:
+            self.server.internal_errors += 1
+            log.exception("node %s: %s failed inside the emulator", self.host.name, Call(call).name)
+            frames = [(protocol.done(-1, errno.EIO), [])]
+        finally:
+            self.busy = False
+        self._send(frames)
+
+    # --- the stream -------------------------------------------------------------------------------
+
+    def _receive(self) -> tuple[int, int, tuple[int, ...], bytes | None] | None:
+        """The next request, or None at the end of the stream. The payload is None if it could not be read."""
+        header = protocol.REQUEST.size
+        if not self._fill(header):
+            return None
+        size, call, flags, file, *arguments = protocol.REQUEST.unpack_from(self._buffer)
+        if size > protocol.PAYLOAD_MAX:
+            raise ProtocolError(f"a payload of {size} bytes; the limit is {protocol.PAYLOAD_MAX}")
+        if not self._fill(header + size):
+            return None
+        payload = None if flags & protocol.REQUEST_FAULT else bytes(self._buffer[header : header + size])
+        rest = self._filled - header - size
+        if rest:
+            self._buffer[:rest] = self._buffer[header + size : self._filled]
+        self._filled = rest
+        return call, file, tuple(arguments), payload
+
+    def _fill(self, size: int) -> bool:
+        """Have at least `size` bytes in the buffer; False at the end of the stream."""
+        while self._filled < size:
+            got = self._socket.recv_into(memoryview(self._buffer)[self._filled :])
+            if not got:
+                return False
+            self._filled += got
+        return True
+
+    def _send(self, frames: Reply) -> None:
+        for data, descriptors in frames:
+            if not descriptors:
+                self._socket.sendall(data)
+                continue
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            sent = self._socket.sendmsg([data], rights)
+            if sent < len(data):
+                self._socket.sendall(data[sent:])
+
+    def _fetch(self, memory: CallMemory, address: int, size: int) -> None:
+        """Get `size` bytes at `address` from the client."""
+        data = bytearray()
+        while len(data) < size:
+            part = min(size - len(data), protocol.PAYLOAD_MAX)
+            self._socket.sendall(protocol.need(address + len(data), part))
+            request = self._receive()
+            if request is None:
+                raise ConnectionResetError(errno.ECONNRESET, "the client died in the middle of a call")
+            call, _, _, payload = request
+            if call != Call.MEMORY or (payload is not None and len(payload) != part):
+                raise ProtocolError(f"call {call} where memory was asked for")
+            if payload is None:
+                memory.add(address, size, None)
+                return
+            data += payload
+        memory.add(address, size, bytes(data))
+
+    # --- the calls --------------------------------------------------------------------------------
+
+    def _served(self, file: int) -> OpenFile | None:
+        return self.server.files.get(self.host, file)
+
+    def _open(self, _file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:
+        if payload is None:
+            raise KernelError(errno.EFAULT, "VFS", "the path cannot be read")
+        flags, uid = arguments[:2]
+        self.process.uid = self.server.kernel_uid(uid)
+        opened = self.process.open(payload.decode("utf-8", "surrogateescape"), flags)
+        theirs = self.server.files.serve(self.host, opened)
+        try:
+            # sent here and closed at once: from now on only the client's references keep it open
+            frame = protocol.ANSWER.pack(protocol.Reply.DONE, 0, 0, 0, 1, 0, 0, 0)
+            self._send([(frame, [theirs.fileno()])])
+        finally:
+            theirs.close()
+        return []
+
+    def _ioctl(self, file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:
+        served = self._served(file)
+        if served is None:
+            return _FOREIGN
+        request, argument = arguments[:2]
+        memory = CallMemory()
+        if payload is None:
+            memory.add(argument, request >> _IOC_SIZE_SHIFT & _IOC_SIZE_MASK, None)
+        elif payload:
+            memory.add(argument, len(payload), payload)
+        while True:
+            try:
+                answer = self.process.ioctl(served, request, argument, memory)
+                break
+            except NeedMemory as need:
+                self._fetch(memory, need.address, need.size)
+        if not answer.actions:
+            return [(protocol.done(answer.value, 0, memory.copy_back_address, memory.copy_back), [])]
+        return protocol.with_actions(answer.value, answer.actions, memory.copy_back_address, memory.copy_back)
+
+    def _mmap(self, file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        served = self._served(file)
+        if served is None:
+            return _FOREIGN
+        address, length, prot, flags, offset, no_room = arguments
+        if no_room:
+            # M1 comes before the search for room, everything else after it
+            if not length or offset % PAGE:
+                raise KernelError(errno.EINVAL, "M1", f"length {length:#x}, offset {offset:#x}")
+            raise KernelError(no_room, "M2", "no room in the caller's address space")
+        if flags & _MAP_FIXED and address % PAGE:
+            raise KernelError(errno.EINVAL, "M1", f"address {address:#x} is not page aligned")
+        process = self.process
+        answer = process.mmap(served, address, length, prot, flags, offset)
+        self._undo = lambda: process.munmap(address, length)
+        return protocol.with_actions(answer.value, answer.actions)
+
+    def _munmap(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        address, length = arguments[:2]
+        return self._range(self.process.munmap(address, length))
+
+    def _mprotect(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        return self._range(self.process.mprotect(*arguments[:3]))
+
+    def _mremap(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        return self._range(self.process.mremap(*arguments[:5]))
+
+    def _madvise(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        return self._range(self.process.madvise(*arguments[:3]))
+
+    def _msync(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        return self._range(self.process.msync(*arguments[:3]))
+
+    def _file(self, file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        served = self._served(file)
+        if served is None:
+            return _FOREIGN
+        return self._range(self.process.file_operation(served, *arguments[:4]))
+
+    @staticmethod
+    def _range(answer: Answer | None) -> Reply:
+        """None: no region of this process is concerned, the kernel's own call is the right one."""
+        return _FOREIGN if answer is None else protocol.with_actions(answer.value, answer.actions)
+
+    def _program(self, _file: int, _arguments: tuple[int, ...], payload: bytes | None) -> Reply:
+        if payload is None:
+            raise KernelError(errno.EFAULT, "22.3", "the window request cannot be read")
+        window = protocol.WindowRequest.unpack(payload)
+        return [(protocol.done(self.server.program(self.host, window)), [])]
+
+    def _unprogram(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        self.host.unprogram(arguments[0])
+        return [(protocol.done(0), [])]
+
+    def _take_back(self, _file: int, _arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+        return [(protocol.done(0), [])]
+
+    def _leave(self, _file: int, _arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        if self._process is not None and len(self._process.vmas):
+            raise KernelError(errno.EBUSY, "9.5", "the process still has mappings")
+        return [(protocol.done(0), [])]
+
+
+def runs_as_root(uid: int) -> bool:
+    """Whether `uid` is who started the fabric, or root: uid 0 as far as the model is concerned."""
+    return uid in (0, os.geteuid())
