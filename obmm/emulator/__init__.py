@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fabric of nodes that answer like the driver, for machines without the hardware (design section 4).
 
-    with obmm.emulator.start(nodes=2) as fabric:
-        a, b = obmm.open(fabric.device("a")), obmm.open(fabric.device("b"))
+with obmm.emulator.start(nodes=2) as fabric:
+    a, b = obmm.open(fabric.device("a")), obmm.open(fabric.device("b"))
 """
 
 from __future__ import annotations

@@ -32,9 +32,7 @@ class ControlClient:
         try:
             self._socket.settimeout(timeout)
             self._socket.connect(os.fspath(path))
-            self._socket.sendall(
-                protocol.HELLO.pack(protocol.MAGIC, protocol.VERSION, protocol.Kind.CONTROL, b"")
-            )
+            self._socket.sendall(protocol.HELLO.pack(protocol.MAGIC, protocol.VERSION, protocol.Kind.CONTROL, b""))
             welcome = receive(self._socket, protocol.WELCOME.size)
             error = protocol.WELCOME.unpack(welcome)[3]
             if error:

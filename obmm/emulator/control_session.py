@@ -94,8 +94,7 @@ class ControlSession:
                 "processes": sorted(host.processes),
                 "open_files": host.open_files,
                 "controllers": [
-                    {"cna": c.cna, "eid": c.eid.hex(), "node": c.node, "ummu": c.ummu}
-                    for c in host.spec.controllers
+                    {"cna": c.cna, "eid": c.eid.hex(), "node": c.node, "ummu": c.ummu} for c in host.spec.controllers
                 ],
                 "regions": [
                     {

@@ -47,7 +47,7 @@ class Fabric:
         self.server_pid: int = orders["pid"]
         self._directory = directory
         self._close = weakref.finalize(self, _end, server, lifeline, os.getpid())
-        _close_in_children(lifeline)
+        _lifelines.add(lifeline)
 
     def device(self, node: str | int = 0) -> str:
         """What `obmm.open` and OBMM_DEVICE take for `node` (a name or an index)."""
@@ -220,6 +220,8 @@ def _line(lifeline: socket.socket, directory: FabricDirectory) -> bytes:
             part = lifeline.recv(65536)
         except TimeoutError:
             raise FabricError(f"the fabric did not start within {START_SECONDS:.0f} s; see {directory.log}") from None
+        except ConnectionError:
+            part = b""
         if not part:
             raise FabricError(f"the fabric's server died while starting; see {directory.log}")
         line += part
@@ -243,14 +245,11 @@ def _end(server: subprocess.Popen[bytes], lifeline: socket.socket, owner: int) -
 _lifelines: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
-def _close_in_children(lifeline: socket.socket) -> None:
-    """A forked child must not keep the server alive after its parent."""
-    if not _lifelines:
-        os.register_at_fork(after_in_child=_forget_lifelines)
-    _lifelines.add(lifeline)
-
-
 def _forget_lifelines() -> None:
+    """A forked child must not keep the server alive after its parent."""
     for lifeline in tuple(_lifelines):
         with contextlib.suppress(OSError):
             lifeline.close()
+
+
+os.register_at_fork(after_in_child=_forget_lifelines)

@@ -24,7 +24,7 @@ from typing import Any
 
 from . import protocol
 from .clients import Clients
-from .control import ControlSession
+from .control_session import ControlSession
 from .model.calls import KernelError
 from .model.fabric import Fabric
 from .model.host import Host
@@ -56,7 +56,8 @@ class Server:
         self._uid = os.geteuid()
         self._trees = {name: DiskTree(directory.node(name)) for name in self.fabric.hosts}
         for name, host in self.fabric.hosts.items():
-            host.tree.watch(self._trees[name])
+            if hasattr(host, "tree"):
+                host.tree.watch(self._trees[name])
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._wakeup, self._alarm = socket.socketpair()
         self._stopping = False
@@ -222,9 +223,7 @@ class Server:
 
 
 def _welcome(error: int, node: str = "", root: str = "") -> bytes:
-    return protocol.WELCOME.pack(
-        protocol.MAGIC, protocol.VERSION, 0, error, 0, node.encode(), os.fsencode(root)
-    )
+    return protocol.WELCOME.pack(protocol.MAGIC, protocol.VERSION, 0, error, 0, node.encode(), os.fsencode(root))
 
 
 def _raise_descriptor_limit() -> int:

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -100,10 +100,8 @@ class Session:
 
     def close(self) -> None:
         """End the connection from this side; the thread then ends by itself."""
-        try:
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
 
     def _answer(self, call: int, file: int, arguments: tuple[int, ...], payload: bytes | None) -> None:
         self.server.settle()
@@ -244,30 +242,40 @@ class Session:
 
     def _munmap(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         address, length = arguments[:2]
-        return self._range(self.process.munmap(address, length))
+        return self._frames(self.process.munmap(address, length))
 
     def _mprotect(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
-        return self._range(self.process.mprotect(*arguments[:3]))
+        address, length, prot = arguments[:3]
+        return self._on_range(address, length, lambda process: process.mprotect(address, length, prot))
 
     def _mremap(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
-        return self._range(self.process.mremap(*arguments[:5]))
+        address, old = arguments[:2]
+        return self._on_range(address, max(old, 1), lambda process: process.mremap(*arguments[:5]))
 
     def _madvise(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
-        return self._range(self.process.madvise(*arguments[:3]))
+        address, length, advice = arguments[:3]
+        return self._on_range(address, length, lambda process: process.madvise(address, length, advice))
 
     def _msync(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
-        return self._range(self.process.msync(*arguments[:3]))
+        address, length, flags = arguments[:3]
+        return self._on_range(address, length, lambda process: process.msync(address, length, flags))
+
+    def _on_range(self, address: int, length: int, call: Callable[[Process], Answer]) -> Reply:
+        """A call about a range: the kernel's own when no region of this process is mapped there."""
+        process = self.process
+        if not process.vmas.overlapping(address, address + length):
+            return _FOREIGN
+        return self._frames(call(process))
 
     def _file(self, file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         served = self._served(file)
         if served is None:
             return _FOREIGN
-        return self._range(self.process.file_operation(served, *arguments[:4]))
+        return self._frames(self.process.file_operation(served, *arguments[:4]))
 
     @staticmethod
-    def _range(answer: Answer | None) -> Reply:
-        """None: no region of this process is concerned, the kernel's own call is the right one."""
-        return _FOREIGN if answer is None else protocol.with_actions(answer.value, answer.actions)
+    def _frames(answer: Answer) -> Reply:
+        return protocol.with_actions(answer.value, answer.actions)
 
     def _program(self, _file: int, _arguments: tuple[int, ...], payload: bytes | None) -> Reply:
         if payload is None:
@@ -289,8 +297,3 @@ class Session:
         if self._process is not None and len(self._process.vmas):
             raise KernelError(errno.EBUSY, "9.5", "the process still has mappings")
         return [(protocol.done(0), [])]
-
-
-def runs_as_root(uid: int) -> bool:
-    """Whether `uid` is who started the fabric, or root: uid 0 as far as the model is concerned."""
-    return uid in (0, os.geteuid())

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 struct obmm_sys {
+	int (*open)(struct obmm_sys *sys, const char *path, int flags);
+	void *(*mmap)(struct obmm_sys *sys, void *addr, size_t length, int prot, int flags, int fd, uint64_t offset);
 	void (*destroy)(struct obmm_sys *sys);
 	const char *root;
 	const char *name;
