@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events behind a pollable file descriptor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Generic, TypeVar
+
+E = TypeVar("E")
+
+KEPT = 4096
+
+
+class EventQueue(Generic[E]):
+    """`fileno` is readable while there are events that `drain` has not given out.
+
+    The newest `KEPT` events are kept; the reader who never drains costs no more than that.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[E] = deque(maxlen=KEPT)
+        self._mutex = threading.Lock()
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closer = weakref.finalize(self, os.close, self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def put(self, event: E) -> None:
+        with self._mutex:
+            self._events.append(event)
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
+
+    def drain(self) -> tuple[E, ...]:
+        """All events since the last call, oldest first."""
+        with self._mutex:
+            events = tuple(self._events)
+            self._events.clear()
+            if self._fd >= 0:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._fd)
+            return events
+
+    def close(self) -> None:
+        """Give the descriptor back now; otherwise that happens when the queue is collected."""
+        with self._mutex:
+            self._fd = -1
+            self._closer()

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lease journal: leases survive the server that granted them.
+
+One line per event, ``CRC32 JSON``, only ever appended.  A line holds no handle and no key.
+
+* *grant* is on the disk (fsync) before the handle leaves the server: no importer is ever forgotten.
+* *release* and *force* are written at once and reach the disk with the next fsync: losing one in a power cut only
+  leaves a lease that counts as unknown, which is the safe side.
+* A torn last line is cut off; damage anywhere else is refused, because a lost grant is a lost importer.
+* Opening rewrites the file with the leases that are still out (into a new file, fsync, rename).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from obmm.exchange.errors import JournalError
+from obmm.exchange.leases import LeaseRecord, LeaseState
+
+log = logging.getLogger("obmm.exchange.journal")
+
+COMPACT_BYTES = 16 << 20
+
+
+def default_journal(port: int) -> Path:
+    """``$XDG_STATE_HOME/obmm/leases-<port>.journal``; the folder is made with mode 0700."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "obmm"
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return base / f"leases-{port}.journal"
+
+
+class LeaseJournal:
+    """An open, locked journal.  ``recovered`` are the leases that were out when it was opened."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = _lock(self.path)
+        try:
+            self.recovered = _replay(self.path)
+            self._fd = self._rewrite(self.recovered)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._size = os.fstat(self._fd).st_size
+        self._lines: list[bytes] = []
+        self._grants: list[bytes] = []
+
+    def grant(self, record: LeaseRecord) -> None:
+        """Note a grant; it counts only once `commit` has returned."""
+        self._grants.append(_line(_grant(record)))
+
+    def release(self, record: LeaseRecord, *, forced: bool = False) -> None:
+        """Note that a lease is over: released by its holder, or given up by force."""
+        self._lines.append(_line({"event": "force" if forced else "release", "lease": record.id.hex()}))
+
+    def commit(self) -> None:
+        """Write everything noted so far, and fsync if there are grants among it.
+
+        JournalError when the disk refuses: the grants are then dropped, the releases are kept for the next time.
+        """
+        if not self._lines and not self._grants:
+            return
+        data = b"".join(self._lines + self._grants)
+        try:
+            _write_all(self._fd, data)
+            if self._grants:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            self._grants.clear()
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            raise JournalError(f"the lease journal {self.path} cannot be written: {error.strerror}") from None
+        self._size += len(data)
+        self._lines.clear()
+        self._grants.clear()
+
+    def compact(self, records: Iterable[LeaseRecord]) -> None:
+        """Rewrite the file with the leases that are out, once it has grown by `COMPACT_BYTES`."""
+        if self._size < COMPACT_BYTES:
+            return
+        fd = self._rewrite(records)
+        os.close(self._fd)
+        self._fd = fd
+        self._size = os.fstat(fd).st_size
+
+    def close(self) -> None:
+        """Commit and let go; a journal without a lease in it is removed. Idempotent."""
+        if self._fd < 0:
+            return
+        try:
+            self.commit()
+            os.fdatasync(self._fd)
+            if not _replay(self.path):
+                self.path.unlink(missing_ok=True)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptors and nothing else (in a forked child, say)."""
+        for fd in (self._fd, self._lock):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._lock = -1
+
+    def _rewrite(self, records: Iterable[LeaseRecord]) -> int:
+        fresh = self.path.with_name(self.path.name + ".new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(fresh, flags, 0o600)
+        try:
+            _write_all(fd, b"".join(_line(_grant(record)) for record in records))
+            os.fsync(fd)
+            os.replace(fresh, self.path)
+            _sync_folder(self.path.parent)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _lock(path: Path) -> int:
+    """The lock lives beside the journal, because the journal itself is replaced."""
+    fd = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        raise JournalError(
+            f"the lease journal {path} is in use by another server; give each server its own (journal=PATH)"
+        ) from None
+    return fd
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _grant(record: LeaseRecord) -> dict[str, object]:
+    return {
+        "event": "grant",
+        "lease": record.id.hex(),
+        "region": record.region,
+        "generation": f"{record.generation:016x}",
+        "client": record.client,
+        "address": record.address,
+        "identity": record.identity,
+        "importer_eid": record.importer_eid.hex(),
+        "granted": round(record.granted, 3),
+    }
+
+
+def _line(event: dict[str, object]) -> bytes:
+    text = json.dumps(event, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _parse(line: bytes) -> dict[str, str] | None:
+    """The event in a whole line, None when the line is damaged."""
+    checksum, _, text = line.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        return None
+    event: dict[str, str] = json.loads(text)
+    return event
+
+
+def _replay(path: Path) -> list[LeaseRecord]:
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    torn = lines.pop()  # what follows the last newline: nothing, or half a line
+    out: dict[str, LeaseRecord] = {}
+    for number, line in enumerate(lines, 1):
+        event = _parse(line)
+        if event is None:
+            if number == len(lines) and not torn:
+                torn = line  # a tail whose newline reached the disk before the rest did
+                break
+            raise JournalError(
+                f"the lease journal {path} is damaged in line {number}: leases may be missing from it. Make sure that "
+                "no importer is left, then move the file away"
+            )
+        if event["event"] == "grant":
+            out[event["lease"]] = LeaseRecord(
+                id=bytes.fromhex(event["lease"]),
+                region=event["region"],
+                generation=int(event["generation"], 16),
+                client=event["client"],
+                address=event["address"],
+                identity=event["identity"],
+                importer_eid=bytes.fromhex(event["importer_eid"]),
+                granted=float(event["granted"]),
+                state=LeaseState.UNKNOWN,
+            )
+        else:
+            out.pop(event["lease"], None)
+    if torn:
+        log.warning("journal %s: torn last line of %d bytes dropped", path, len(torn))
+    return list(out.values())

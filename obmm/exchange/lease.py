@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lease, as its importer sees it."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import json
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from obmm.errors import MappingBusyError
+from obmm.exchange.errors import LeaseError
+from obmm.handle import Handle
+
+log = logging.getLogger("obmm.exchange.client")
+
+
+class LeaseStatus(enum.Enum):
+    """Only ``ACTIVE`` leases may be read from."""
+
+    ACTIVE = "active"
+    SUSPECT = "suspect"  # not renewed for two thirds of the term: the server may be gone, or only TCP
+    REVOKED = "revoked"  # the owner wants the memory back: unmap, unimport, release
+    STALE = "stale"  # the region was exported again: this handle names memory that is gone
+    LOST = "lost"  # the server does not know this lease (its journal is gone)
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEvent:
+    """A lease became ``status``.  ``deadline`` (monotonic clock) is the owner's patience after a revocation."""
+
+    lease: Lease
+    status: LeaseStatus
+    deadline: float | None = None
+
+
+class Releaser(Protocol):
+    """What a lease needs of its peer."""
+
+    def release(self, lease: Lease, timeout: float) -> bool: ...
+    def watch(self, lease: Lease, callback: Callable[[LeaseEvent], None]) -> None: ...
+
+
+class Lease:
+    """The right to import a region until its owner wants it back; made by `Peer.fetch`, renewed in the background.
+
+    `handle` is what to import, `manifest` what the bytes mean (a dict), `name` the region's name on the server.
+    When `usable` turns false, `fileno` becomes readable and the callbacks of `on_change` run.
+    """
+
+    def __init__(self, peer: Releaser, lease: bytes, name: str, handle: Handle, manifest: dict[str, Any]) -> None:
+        self.name = name
+        self.handle = handle
+        self.manifest = manifest
+        self._peer = peer
+        self._id = lease
+        self._status = LeaseStatus.ACTIVE
+        self._term = 0.0
+        self._renewed = 0.0
+        self._deadline: float | None = None
+        self._mutex = threading.Lock()
+        self._eventfd = -1
+        self._user: Callable[[], object] | None = None
+
+    @property
+    def status(self) -> LeaseStatus:
+        return self._status
+
+    @property
+    def usable(self) -> bool:
+        """True while views may be made and guarded calls may run."""
+        return self._status is LeaseStatus.ACTIVE
+
+    @property
+    def expires(self) -> float:
+        """Unix time at which the lease runs out unless it is renewed before, as it is in the background."""
+        return time.time() + self.remaining
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until `expires`; negative afterwards."""
+        return self._renewed + self._term - time.monotonic()
+
+    @property
+    def revoke_deadline(self) -> float | None:
+        """After a revocation: until when the owner waits for the release, on the monotonic clock."""
+        return self._deadline
+
+    def check(self) -> None:
+        """Raise LeaseError, with the reason and what to do, unless the lease is usable."""
+        advice = _ADVICE.get(self._status)
+        if advice is not None:
+            raise LeaseError(f"the lease on {self.name!r} is {self._status.value}: {advice}")
+
+    def on_change(self, callback: Callable[[LeaseEvent], None]) -> None:
+        """Have ``callback`` called, in a thread of the peer's, at every change of `status` but a release.
+
+        It may take its time, and may close regions and release: renewals go on meanwhile.
+        """
+        self._peer.watch(self, callback)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while the lease is not usable; only wait on it."""
+        with self._mutex:
+            if self._eventfd < 0:
+                self._eventfd = os.eventfd(0 if self.usable else 1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                weakref.finalize(self, os.close, self._eventfd)
+            return self._eventfd
+
+    def attach(self, user: object) -> None:
+        """``user`` (an imported region) reads under this lease: `release` is refused until it was closed."""
+        self.check()
+        with self._mutex:
+            if self.user is not None:
+                raise MappingBusyError(errno.EBUSY, f"the lease on {self.name!r} has a user already; fetch another one")
+            self._user = weakref.ref(user)
+
+    @property
+    def user(self) -> object | None:
+        """The imported region that reads under this lease, if there is one."""
+        return self._user() if self._user is not None else None
+
+    def detach(self) -> None:
+        """The user has unimported."""
+        self._user = None
+
+    def release(self, timeout: float = 5.0) -> bool:
+        """Tell the owner that nothing here uses the region any more.  Idempotent.
+
+        Call it after UNIMPORT (closing an imported region does).  True once the server has confirmed; False, with a
+        warning in the log, when it could not be reached in ``timeout`` seconds: the release is then delivered when
+        the peer has its connection back.  MappingBusyError while a region imported with this lease is open.
+        """
+        if self.user is not None:
+            raise MappingBusyError(
+                errno.EBUSY, f"the lease on {self.name!r} is in use by {self.user!r}: close that first"
+            )
+        return self._peer.release(self, timeout)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<lease {self._id[:4].hex()} on {self.name!r}, {self._status.value}, {self.remaining:.1f} s left>"
+
+    # --- for the client's loop -------------------------------------------------------------------------------------
+
+    def _extend(self, since: float, term: float) -> None:
+        """Renewed: a whole term, counted from when we *asked*."""
+        self._renewed, self._term = since, term
+
+    def _become(self, status: LeaseStatus, deadline: float | None = None) -> bool:
+        """Change the status; False when nothing changed. A released lease stays released."""
+        with self._mutex:
+            if self._status is status or self._status is LeaseStatus.RELEASED:
+                return False
+            self._status = status
+            self._deadline = deadline
+            if self._eventfd >= 0:
+                if status is LeaseStatus.ACTIVE:
+                    os.eventfd_read(self._eventfd)
+                else:
+                    os.eventfd_write(self._eventfd, 1)
+            return True
+
+
+_ADVICE = {
+    LeaseStatus.SUSPECT: "it could not be renewed for two thirds of its term. The memory may be going away; reads are "
+    "refused until the server answers again (see the log of obmm.exchange.client)",
+    LeaseStatus.REVOKED: "the owner takes the memory back. Close the imported region, which releases the lease",
+    LeaseStatus.STALE: "the owner exported the region again. Close the imported region and fetch a fresh handle",
+    LeaseStatus.LOST: "the server does not know it any more. Close the imported region and fetch a fresh handle",
+    LeaseStatus.RELEASED: "fetch a new one",
+}
+
+
+def parse_manifest(raw: bytes) -> dict[str, Any]:
+    """The manifest's JSON object; ValueError for anything else."""
+    value = json.loads(raw.decode("utf-8"))
+    if not isinstance(value, dict):
+        raise ValueError("the manifest is not a JSON object")
+    return value

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+
+from obmm.errors import ObmmArgumentError
+
+DEFAULT_PORT = 13857
+
+
+def is_loopback(address: str) -> bool:
+    """True for 127.0.0.0/8 and ::1, also when an IPv4 address is written as IPv6."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return parsed.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """``host``, ``host:port``, ``[ipv6]:port`` -> (host, port); the port defaults to 13857."""
+    host, port = text, str(DEFAULT_PORT)
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise _bad(text)
+        port = rest[1:] or port
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise _bad(text)
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _bad(text: str) -> ObmmArgumentError:
+    return ObmmArgumentError.because(
+        "CONNECT", errno.EINVAL, f"{text!r} is no address", "write host, host:port or [ipv6]:port"
+    )
