@@ -61,6 +61,15 @@ aarch64: ## everything in C compiled for aarch64, its unit tests under qemu-user
 	@echo "== C tests, aarch64"
 	@$(NATIVE) FLAVOUR=aarch64 objects check
 
+SMOKE := build/c/plain/smoke
+.PHONY: smoke-c
+smoke-c: setup ## the loopback smoke test in plain C (SMOKE_ARGS='64MiB --json'; OBMM_DEVICE chooses the device)
+	@echo "== C smoke test" >&2
+	@$(NATIVE) FLAVOUR=plain smoke
+	@if ldd $(SMOKE) | grep -vE '^\s*(linux-vdso\.so|libc\.so|/lib)'; then \
+		echo "make $@: $(SMOKE) needs more than libc" >&2; exit 1; fi
+	@$(BIN)/python native/tools/with_fabric.py $(SMOKE) $(SMOKE_ARGS)
+
 .PHONY: lint
 lint: setup ## ruff, mypy, and all C without a warning on x86-64 and aarch64
 	@$(needs-aarch64)
