@@ -30,6 +30,7 @@ CALLS: dict[str, Callable] = {
     "shmdev_open": lambda sys: lib.obmm_rw_shmdev_open(sys, 1, 0),
     "map": lambda sys: lib.obmm_rw_map(sys, 3, ffi.NULL, 0, 4096, 0, 0, ffi.new("void **")),
     "unmap": lambda sys: lib.obmm_rw_unmap(sys, ffi.NULL, 4096),
+    "seal": lambda sys: lib.obmm_rw_seal(sys, ffi.NULL, 4096),
     "set_ownership": lambda sys: lib.obmm_rw_set_ownership(sys, 3, 0, 4096, 1, 4),
 }
 

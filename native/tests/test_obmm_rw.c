@@ -170,6 +170,7 @@ CALL(call_map_pmd, obmm_rw_map(sys, FD, NULL, 4 << 20, 2 << 20, PROT_READ, 1, &o
 CALL(call_map_fixed, obmm_rw_map(sys, FD, ADDR, 0, 4096, PROT_WRITE, 0, &out_address))
 CALL(call_map_fixed_pmd, obmm_rw_map(sys, FD, ADDR, 1, LENGTH, -1, 8, &out_address))
 CALL(call_unmap, obmm_rw_unmap(sys, ADDR, LENGTH))
+CALL(call_seal, obmm_rw_seal(sys, ADDR, LENGTH))
 CALL(call_own, obmm_rw_set_ownership(sys, FD, LENGTH, OFFSET, 0xfe, 0xfd))
 
 static const struct {
@@ -222,6 +223,10 @@ static const struct {
 	    .offset = 0x8000000000000001ULL },
 	  NULL },
 	{ "unmap", call_unmap, { .entry = MUNMAP, .addr = ADDR, .length = LENGTH }, NULL },
+	{ "seal", call_seal,
+	  { .entry = MMAP, .fd = -1, .addr = ADDR, .length = LENGTH, .prot = PROT_NONE,
+	    .flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE },
+	  NULL },
 	{ "set_ownership", call_own, { .entry = IOCTL, .fd = FD, .request = 0x40185800 },
 	  &(struct obmm_cmd_update_range){ .start = LENGTH, .end = OFFSET, .mem_state = 0xfe, .cache_ops = 0xfd } },
 };
