@@ -16,8 +16,8 @@ $(VENV)/.tools: pyproject.toml
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@
 
-# the rooms that end up in obmm._native
-ROOMS := abi core emulator copy hash ffi
+# the rooms that end up in obmm._native and libobmm_preload
+ROOMS := abi core emulator copy hash preload ffi
 NATIVE_SOURCES := $(wildcard $(ROOMS:%=native/%/*.[ch]) native/ffi/cdefs/*.h native/ffi/build.py native/ffi/includes.txt)
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE_SOURCES)

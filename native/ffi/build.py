@@ -16,15 +16,7 @@ ROOT = NATIVE.parent
 
 ROOMS = ["abi", "core", "emulator", "copy", "hash"]
 
-# preload.c is a library of its own: it replaces libc's symbols.
-NOT_OURS = {"preload.c"}
-
-sources = [
-    str(path.relative_to(ROOT))
-    for room in ROOMS
-    for path in sorted((NATIVE / room).glob("*.c"))
-    if path.name not in NOT_OURS
-]
+sources = [str(path.relative_to(ROOT)) for room in ROOMS for path in sorted((NATIVE / room).glob("*.c"))]
 cdefs = sorted((HERE / "cdefs").glob("*.h"))
 headers = (HERE / "includes.txt").read_text().split()
 
