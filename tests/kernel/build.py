@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a guest runs, compiled for its architecture: the module, the extension, the C tools, the probe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .packages import Archive
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "native"
+
+
+def run(*command: str | Path, **more: object) -> None:
+    result = subprocess.run(
+        [str(word) for word in command],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=600,
+        **more,  # type: ignore[call-overload]
+    )
+    if result.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{result.stdout}")
+
+
+def newer(sources: list[Path], target: Path) -> bool:
+    """Whether `target` must be made again."""
+    return not target.exists() or any(path.stat().st_mtime > target.stat().st_mtime for path in sources)
+
+
+class Build:
+    """Everything compiled for one architecture, below build/kernel/<architecture>."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self.architecture = archive.architecture
+        self.folder = archive.folder / "out"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._cc = self.architecture.cross + "gcc"
+
+    def module(self) -> Path:
+        """obmm_sim.ko, built from a copy: kbuild writes beside its sources."""
+        sources = [*(NATIVE / "kmod").glob("*"), NATIVE / "abi" / "obmm_abi.h"]
+        target = self.folder / "native" / "kmod" / "obmm_sim.ko"
+        if newer(sources, target):
+            for source in sources:
+                place = self.folder / "native" / source.relative_to(NATIVE)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, place)
+            command = [
+                "make",
+                "-s",
+                "-C",
+                self.archive.headers,
+                f"M={target.parent}",
+                f"ARCH={self.architecture.kernel}",
+            ]
+            if self.architecture.foreign:
+                command.append(f"CROSS_COMPILE={self.architecture.cross}")
+            run(*command, "modules", env={key: value for key, value in os.environ.items() if key != "MAKEFLAGS"})
+            target.touch()
+        return target
+
+    def extension(self) -> Path:
+        """obmm._native: cffi writes the C on this host, the target's compiler does the rest."""
+        target = self.folder / "_native.abi3.so"
+        sources = [
+            path
+            for room in ("abi", "core", "emulator", "copy", "hash", "ffi")
+            for path in NATIVE.glob(f"{room}/**/*.*")
+        ]
+        if newer(sources, target):
+            generated = self.folder / "_native.c"
+            command = [sys.executable, Path(__file__).with_name("extension.py"), generated]
+            result = subprocess.run(
+                [str(word) for word in command], cwd=ROOT, text=True, capture_output=True, timeout=300
+            )
+            if result.returncode:
+                raise SystemExit(result.stdout + result.stderr)
+            include = self.archive.root / "usr/include"
+            run(
+                self._cc, "-shared", "-fPIC", f"-I{include}/python3.11", f"-I{include}", *result.stdout.splitlines()[-1].split(),
+                generated, "-o", target, cwd=ROOT,
+            )  # fmt: skip
+        return target
+
+    def probe(self) -> Path:
+        """The conformance replay's probe."""
+        source = ROOT / "tests/conformance/replay/probe.c"
+        target = self.folder / "probe.so"
+        if newer([source], target):
+            run(self._cc, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", target, source)
+        return target
+
+    def smoke(self) -> Path | None:
+        """The loopback smoke test in C, when the tree has one."""
+        source = NATIVE / "tools" / "smoke.c"
+        target = self.folder / "smoke"
+        if not source.exists():
+            return None
+        sources = [
+            path for room in ("core", "emulator") for path in NATIVE.glob(f"{room}/*.c") if path.name != "preload.c"
+        ]
+        if newer([source, *sources], target):
+            run(
+                self._cc, "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-pthread", f"-I{NATIVE}",
+                "-o", target, source, *sources,
+            )  # fmt: skip
+        return target

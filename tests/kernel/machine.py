@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One guest under QEMU: its console, its verdict, its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .architecture import Architecture
+
+#: The last line of a guest that ran to its end.  QEMU's own status says nothing: it is 0 after a panic too.
+VERDICT = re.compile(r"^GUEST-RC=(\d+)\s*$", re.MULTILINE)
+
+
+class Machine:
+    """A guest.  `run` words reach it on the kernel's command line as ``obmm.run=``."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        kernel: Path,
+        initramfs: Path,
+        console: Path,
+        run: str,
+        devices: Sequence[str] = (),
+        memory_mib: int = 768,
+        cpus: str = "1",
+        core: int | None = None,
+    ) -> None:
+        self.console = console
+        console.unlink(missing_ok=True)
+        words = f"{architecture.cmdline} quiet panic=-1 panic_on_warn=1 obmm.run={run}"
+        command = [
+            *architecture.qemu, "-nodefaults", "-no-user-config", "-accel", "tcg,thread=multi",
+            "-m", str(memory_mib), "-smp", cpus, "-display", "none", "-serial", f"file:{console}",
+            "-no-reboot", "-kernel", str(kernel), "-initrd", str(initramfs), "-append", words, *devices,
+        ]  # fmt: skip
+        if core is not None:
+            command = ["taskset", "-c", str(core), *command]
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    @property
+    def text(self) -> str:
+        return self.console.read_text(errors="replace") if self.console.exists() else ""
+
+    def wait_for(self, words: str, timeout: float) -> bool:
+        """Until the console shows `words`, the guest ends, or `timeout` seconds are over."""
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            if words in self.text:
+                return True
+            if self._process.poll() is not None:
+                return words in self.text
+            time.sleep(0.05)
+        return False
+
+    def finish(self, timeout: float) -> int | None:
+        """The guest's own verdict; None when it gave none (a panic, a hang, a kill)."""
+        left = timeout - (time.monotonic() - self._started)
+        try:
+            self._process.wait(max(left, 0.1))
+        except subprocess.TimeoutExpired:
+            print(f"the guest did not end within {timeout:.0f} s", flush=True)
+            self.kill()
+        found = VERDICT.search(self.text)
+        return int(found[1]) if found else None
+
+    def kill(self) -> None:
+        """SIGKILL: the node is lost."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        output, _ = self._process.communicate(timeout=10)
+        if output:
+            print(output.decode(errors="replace"), end="", flush=True)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian packages for the guests: tools are installed, what a guest boots is only downloaded and unpacked.
+
+Versions are read from the archive, never written down here: image and headers
+must match each other, and both change over time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from .architecture import Architecture
+
+BUILD = Path(__file__).resolve().parents[2] / "build" / "kernel"
+
+#: What the host needs to build and boot: a command or file that shows its presence, and its package.
+TOOLS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-system-aarch64": "qemu-system-arm",
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+    "/usr/aarch64-linux-gnu/include/stdlib.h": "libc6-dev-arm64-cross",
+    "cpio": "cpio",
+    "depmod": "kmod",
+    "make": "make",
+    "gcc": "gcc",
+}
+
+#: The guest's user land, beside busybox.
+PYTHON = ("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib")
+LIBRARIES = ("libc6", "libgcc-s1", "zlib1g", "libexpat1", "libffi8", "libssl3", "liblzma5", "libbz2-1.0")
+
+
+def apt(*arguments: str, cwd: Path | None = None) -> str:
+    result = subprocess.run(arguments, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
+    if result.returncode:
+        raise SystemExit(f"{' '.join(arguments)}\n{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def install_tools(architectures: list[Architecture]) -> None:
+    """Install what is missing on the host, or say what is missing when that needs another user."""
+    unwanted = {
+        "x86": ("qemu-system-x86",),
+        "arm64": ("qemu-system-arm", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
+    }
+    names = {one.name for one in architectures}
+    skipped = {package for name, packages in unwanted.items() if name not in names for package in packages}
+    missing = sorted(
+        package
+        for sign, package in TOOLS.items()
+        if package not in skipped and not (shutil.which(sign) or Path(sign).is_file())
+    )
+    headers = f"linux-headers-{kernel_version('cloud-amd64', ())}"
+    if not Path("/usr/src", headers).is_dir():
+        missing.append(headers)  # brings the headers common to all architectures and kbuild
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        raise SystemExit(f"missing on this host: apt-get install --no-install-recommends {' '.join(missing)}")
+    print(f"== installing {' '.join(missing)}", flush=True)
+    apt("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
+
+
+def refresh_host_lists() -> None:
+    """The host's package lists, when it has none for kernels (a fresh container)."""
+    if os.geteuid() == 0 and "Depends:" not in apt("apt-cache", "depends", "linux-image-cloud-amd64"):
+        apt("apt-get", "-qq", "update")
+
+
+def kernel_version(flavour: str, options: tuple[str, ...]) -> str:
+    """The version that the archive's current kernel package of this flavour depends on."""
+    found = re.search(r"Depends: linux-image-(\S+)", apt("apt-cache", *options, "depends", f"linux-image-{flavour}"))
+    if not found:
+        raise SystemExit(f"linux-image-{flavour} is not in the package lists: apt-get update")
+    return found[1]
+
+
+class Archive:
+    """Packages of one architecture, downloaded once into build/kernel and unpacked there."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        self.architecture = architecture
+        self.folder = BUILD / architecture.name
+        self.root = self.folder / "unpacked"
+        self._debs = self.folder / "deb"
+        apt_folder = self.folder / "apt"
+        for path in (self._debs, self.root, apt_folder / "lists/partial", apt_folder / "cache/archives/partial"):
+            path.mkdir(parents=True, exist_ok=True)
+        self._options: tuple[str, ...] = ("-o", "APT::Sandbox::User=root")
+        if architecture.foreign:
+            settings = {
+                "Dir::State::Lists": apt_folder / "lists",
+                "Dir::Cache": apt_folder / "cache",
+                "APT::Architecture": architecture.debian,
+                "APT::Architectures": architecture.debian,
+            }
+            for key, value in settings.items():
+                self._options += ("-o", f"{key}={value}")
+            if not list((apt_folder / "lists").glob("*_Packages*")):
+                apt("apt-get", *self._options, "-qq", "update")
+        self.version = kernel_version(architecture.flavour, self._options)
+
+    def fetch(self) -> None:
+        """Everything that a guest boots, and the headers that its module and extension are built with."""
+        wanted = [f"linux-image-{self.version}", "busybox-static", "libpython3.11-dev", *PYTHON, *LIBRARIES]
+        if self.architecture.foreign:
+            wanted.append(f"linux-headers-{self.version}")
+        missing = [package for package in wanted if not list(self._debs.glob(f"{package}_*.deb"))]
+        if missing:
+            print(f"== downloading {len(missing)} {self.architecture.debian} packages", flush=True)
+            apt("apt-get", *self._options, "-qq", "download", *missing, cwd=self._debs)
+        for package in missing:
+            (deb,) = self._debs.glob(f"{package}_*.deb")
+            apt("dpkg-deb", "-x", str(deb), str(self.root))
+        modules = self.root / "lib/modules" / self.version
+        if not (modules / "modules.dep.bin").exists():
+            apt("depmod", "-b", str(self.root), self.version)
+
+    @property
+    def image(self) -> Path:
+        return self.root / "boot" / f"vmlinuz-{self.version}"
+
+    @property
+    def headers(self) -> Path:
+        """Where the module is built from."""
+        if not self.architecture.foreign:
+            return Path("/usr/src") / f"linux-headers-{self.version}"
+        kbuild = self.root / "usr/lib/linux-kbuild-6.1"
+        if not kbuild.exists():
+            kbuild.parent.mkdir(parents=True, exist_ok=True)
+            kbuild.symlink_to("/usr/lib/linux-kbuild-6.1")  # the host's own, which runs here
+        return self.root / "usr/src" / f"linux-headers-{self.version}"
+
+    def modules_for(self, *names: str) -> list[Path]:
+        """The files of these kernel modules and of what they need, in loading order."""
+        files: list[Path] = []
+        for name in names:
+            listing = apt("modprobe", "-d", str(self.root), "-S", self.version, "--show-depends", name)
+            for line in listing.splitlines():
+                if line.startswith("insmod") and Path(line.split()[1]) not in files:
+                    files.append(Path(line.split()[1]))
+        return files
+
+    def wheels(self, *names: str) -> Path:
+        """Wheels for the guest's Python, unpacked into one folder."""
+        target = self.folder / "wheels"
+        if not target.is_dir() or any(name not in self._unpacked(target) for name in names):
+            import sys
+
+            cache = self.folder / "wheel"
+            apt(
+                sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
+                "--only-binary=:all:", "--platform", self.architecture.wheels, "--python-version", "3.11",
+                "-d", str(cache), *names,
+            )  # fmt: skip
+            target.mkdir(exist_ok=True)
+            for wheel in cache.glob("*.whl"):
+                apt(sys.executable, "-m", "zipfile", "-e", str(wheel), str(target))
+        return target
+
+    @staticmethod
+    def _unpacked(folder: Path) -> set[str]:
+        return {path.name.split("-")[0] for path in folder.glob("*.dist-info")}
