@@ -35,7 +35,7 @@ LIBRARIES = ("libc6", "libgcc-s1", "zlib1g", "libexpat1", "libffi8", "libssl3", 
 
 
 def apt(*arguments: str, cwd: Path | None = None) -> str:
-    result = subprocess.run(arguments, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
+    result = subprocess.run(arguments, cwd=cwd, text=True, capture_output=True, timeout=600)
     if result.returncode:
         raise SystemExit(f"{' '.join(arguments)}\n{result.stdout}{result.stderr}")
     return result.stdout
