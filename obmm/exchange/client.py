@@ -141,9 +141,9 @@ class Client:
 
     def open(self) -> Future[None]:
         """Make the first connection; unlike later ones it is tried once."""
-        self._first = Future()
+        first = self._first = Future()
         self._connect()
-        return self._first
+        return first
 
     def request(self, message: Message, timeout: float) -> Future[Message]:
         """Send a request, now or when the connection is back; its answer, or RequestRefusedError, or DeadlineError.
@@ -231,8 +231,8 @@ class Client:
         if self._sock is not None:
             self._sock.close()
         self._selector.close()
-        self.mailbox.close()
-        self.events.close()
+        self.mailbox.abandon()
+        self.events.abandon()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ KEPT = 4096
 
 
 class EventQueue(Generic[E]):
-    """`fileno` is readable while there are events that `drain` has not given out.
+    """`fileno` is readable while there are events that `drain` has not given out; it is closed with the object.
 
     The newest `KEPT` events are kept; the reader who never drains costs no more than that.
     """
@@ -46,8 +46,8 @@ class EventQueue(Generic[E]):
                     os.eventfd_read(self._fd)
             return events
 
-    def close(self) -> None:
-        """Give the descriptor back now; otherwise that happens when the queue is collected."""
-        with self._mutex:
-            self._fd = -1
-            self._closer()
+    def abandon(self) -> None:
+        """In a forked child, where some other thread may have had the mutex for ever: give the descriptor back."""
+        self._mutex = threading.Lock()
+        self._fd = -1
+        self._closer()

@@ -53,6 +53,11 @@ class Mailbox:
                 else:
                     future.set_result(result)
 
+    def abandon(self) -> None:
+        """In a forked child, where some other thread may have had the mutex for ever."""
+        self._mutex = threading.Lock()
+        self.close()
+
     def close(self) -> None:
         """Cancel what waits and everything that comes later."""
         with self._mutex:

@@ -200,8 +200,8 @@ class Service:
             listener.close()
         self._selector.close()
         self._journal.abandon()
-        self.mailbox.close()
-        self.events.close()
+        self.mailbox.abandon()
+        self.events.abandon()
 
     def _turn(self) -> None:
         for key, mask in self._selector.select(self._timers.timeout(time.monotonic(), 3600.0)):

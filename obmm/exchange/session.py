@@ -109,7 +109,7 @@ class Session(abc.ABC):
                 if message.KIND in _HANDSHAKE:
                     raise ProtocolError(Refusal.UNEXPECTED, f"a {message.KIND.name} frame after the handshake")
                 yield message, checked.request
-            elif checked.request:
+            elif checked.request and message.KIND in _HANDSHAKE:
                 raise ProtocolError(Refusal.RESERVED, f"a {message.KIND.name} frame with a request number")
             else:
                 yield from self._handshake(message, checked)

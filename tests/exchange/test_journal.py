@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from obmm.exchange import JournalError, LeaseRecord, LeaseState
+from obmm.exchange.journal import LeaseJournal
+
+
+def record(number: int) -> LeaseRecord:
+    return LeaseRecord(
+        id=number.to_bytes(16, "big"),
+        region="table",
+        generation=0xFEDCBA9876543210,
+        client="c/1",
+        address="127.0.0.1",
+        identity="",
+        importer_eid=bytes(16),
+        granted=1.5,
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "leases.journal"
+
+
+def crash(journal: LeaseJournal) -> None:
+    """What a SIGKILL leaves: the file as written, the lock gone."""
+    journal.abandon()
+
+
+def recovered(path: Path) -> list[int]:
+    journal = LeaseJournal(path)
+    crash(journal)
+    assert all(each.state is LeaseState.UNKNOWN for each in journal.recovered)
+    return sorted(int.from_bytes(each.id, "big") for each in journal.recovered)
+
+
+def test_grants_survive_a_crash_and_releases_end_them(path: Path) -> None:
+    journal = LeaseJournal(path)
+    for number in range(5):
+        journal.grant(record(number))
+    journal.release(record(1))
+    journal.release(record(3), forced=True)
+    journal.commit()
+    # Releases of one turn are written before its grants: here they came first, so all five are out.
+    journal.release(record(1))
+    journal.commit()
+    crash(journal)
+    assert 1 not in recovered(path)
+    assert recovered(path) == recovered(path)
+
+
+def test_everything_about_a_lease_is_kept(path: Path) -> None:
+    journal = LeaseJournal(path)
+    journal.grant(record(7))
+    journal.commit()
+    crash(journal)
+    journal = LeaseJournal(path)
+    (got,) = journal.recovered
+    want = record(7)
+    want.state = LeaseState.UNKNOWN
+    assert {name: getattr(got, name) for name in LeaseRecord.__slots__} == {
+        name: getattr(want, name) for name in LeaseRecord.__slots__
+    }
+    crash(journal)
+
+
+def test_a_torn_tail_is_dropped_wherever_it_tears(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = LeaseJournal(path)
+    for number in range(3):
+        journal.grant(record(number))
+        journal.commit()
+    crash(journal)
+    whole = path.read_bytes()
+    last = whole.rstrip(b"\n").rfind(b"\n") + 1
+    for end in range(last, len(whole)):
+        path.write_bytes(whole[:end])
+        assert recovered(path) == [0, 1]
+    assert "torn last line" in caplog.text
+    path.write_bytes(whole)
+    assert recovered(path) == [0, 1, 2]
+
+
+def test_a_last_line_of_zeros_is_a_torn_tail(path: Path) -> None:
+    journal = LeaseJournal(path)
+    journal.grant(record(1))
+    journal.commit()
+    crash(journal)
+    path.write_bytes(path.read_bytes() + bytes(100))
+    assert recovered(path) == [1]
+
+
+def test_damage_in_the_middle_is_refused_with_its_line(path: Path) -> None:
+    journal = LeaseJournal(path)
+    for number in range(3):
+        journal.grant(record(number))
+    journal.commit()
+    crash(journal)
+    raw = bytearray(path.read_bytes())
+    raw[12] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(JournalError, match="damaged in line 1"):
+        LeaseJournal(path)
+    path.write_bytes(b"")
+    LeaseJournal(path).close()  # the lock is not left behind by the refusal
+
+
+def test_two_servers_cannot_share_a_journal(path: Path) -> None:
+    journal = LeaseJournal(path)
+    with pytest.raises(JournalError, match="in use by another server"):
+        LeaseJournal(path)
+    journal.close()
+    LeaseJournal(path).close()
+
+
+def test_opening_rewrites_the_file_without_what_is_over(path: Path) -> None:
+    journal = LeaseJournal(path)
+    for number in range(100):
+        journal.grant(record(number))
+        journal.commit()
+        journal.release(record(number))
+        journal.commit()
+    crash(journal)
+    before = path.stat().st_size
+    assert recovered(path) == []
+    assert path.stat().st_size < before // 10
+
+
+def test_it_is_compacted_while_it_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("obmm.exchange.journal.COMPACT_BYTES", 1000)
+    journal = LeaseJournal(path)
+    for number in range(50):
+        journal.grant(record(number))
+    journal.commit()
+    journal.compact([record(49)])
+    journal.grant(record(50))
+    journal.commit()
+    crash(journal)
+    assert recovered(path) == [49, 50]
+
+
+def test_a_clean_end_without_leases_leaves_no_journal(path: Path) -> None:
+    journal = LeaseJournal(path)
+    journal.grant(record(1))
+    journal.commit()
+    journal.release(record(1))
+    journal.close()
+    journal.close()
+    assert not path.exists()
+
+
+def test_a_clean_end_with_leases_keeps_them(path: Path) -> None:
+    journal = LeaseJournal(path)
+    journal.grant(record(1))
+    journal.close()
+    assert recovered(path) == [1]
+
+
+def test_only_the_owner_can_read_it(path: Path) -> None:
+    LeaseJournal(path)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_full_disk_refuses_grants_and_keeps_releases(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = LeaseJournal(path)
+    journal.grant(record(1))
+    journal.commit()
+    real = os.write
+
+    def half_then_full(fd: int, data: memoryview) -> int:
+        if fd != journal._fd:
+            return real(fd, data)
+        if len(data) > 20:
+            return real(fd, data[:20])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", half_then_full)
+    journal.release(record(1))
+    journal.grant(record(2))
+    with pytest.raises(JournalError, match="No space left"):
+        journal.commit()
+    monkeypatch.undo()
+    journal.commit()
+    crash(journal)
+    assert recovered(path) == []
