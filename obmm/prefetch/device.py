@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug-in that carries staged rows to an accelerator (Engram specification 13.4); the core has none."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class DeviceCopy(Protocol):
+    """Pinned staging, an asynchronous copy with an event, and the wait for it."""
+
+    def allocate_pinned(self, nbytes: int) -> Any:
+        """Host memory that the device can copy from: a writable buffer of `nbytes`."""
+        ...
+
+    def allocate(self, shape: tuple[int, ...]) -> Any:
+        """A uint8 device tensor, zeroed; its address never changes.  Slicing its first axis gives a view."""
+        ...
+
+    def copy(self, destination: Any, source: NDArray[np.uint8]) -> Any:
+        """Queue the copy behind whatever still reads `destination`; returns its event."""
+        ...
+
+    def wait(self, event: Any, stream: Any) -> None:
+        """Make `stream` (None: the current one) wait for the event; the host does not wait."""
+        ...
+
+    def done(self, event: Any) -> bool:
+        """Whether the copy has left the staging memory."""
+        ...

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The prefetcher's own errors, and the words for everybody's (Engram specification 11.1)."""
+
+from __future__ import annotations
+
+import errno
+
+from obmm.errors import ObmmArgumentError, ObmmError, StaleHandleError
+
+
+class GatherDeadlineError(ObmmError, TimeoutError):
+    """A gather did not return in time; its slot is given up until it does."""
+
+
+class PeerFailedError(ObmmError):
+    """The circuit breaker is open: the peer failed, and no probe has come back whole since."""
+
+
+def refused(problem: str, fix: str, rule: str) -> ObmmArgumentError:
+    return ObmmArgumentError.because("PREFETCH", errno.EINVAL, problem, fix, f"Engram specification {rule}")
+
+
+def late(table: object, seconds: float) -> GatherDeadlineError:
+    return GatherDeadlineError(
+        errno.ETIMEDOUT,
+        f"PREFETCH: rows of table {table!r} did not come within {seconds * 1e3:.0f} ms [Engram specification 11.3-3]; "
+        "fix: look at the fabric and the peer, or give this phase a longer deadline",
+        operation="PREFETCH",
+    )
+
+
+def no_slot(table: object) -> ObmmError:
+    return ObmmError(
+        errno.EBUSY,
+        f"PREFETCH: every slot of table {table!r} is held by a late gather [Engram specification 11.3-4]; fix: look at "
+        "the fabric and the peer, or make the prefetcher deeper",
+        operation="PREFETCH",
+    )
+
+
+def changed(table: object, began: int, now: int) -> StaleHandleError:
+    return StaleHandleError(
+        errno.ESTALE,
+        f"PREFETCH: table {table!r} was published again during the step: generation {began} at begin, {now} in the "
+        "gather [Engram specification 10-17]; fix: run the step again",
+        operation="PREFETCH",
+        reason="generation",
+    )
+
+
+def peer_failed(why: str) -> PeerFailedError:
+    return PeerFailedError(
+        errno.EHOSTDOWN,
+        f"PREFETCH: not asking the peer, {why} [Engram specification 11.3-6]; fix: none needed when it comes back, the "
+        'canary rows are read every second; policy "local" or "zero" goes on without it',
+        operation="PREFETCH",
+    )
+
+
+def as_obmm_error(error: BaseException) -> ObmmError:
+    """What a gather raised, as the kind of error that `drain` promises."""
+    if isinstance(error, ObmmError):
+        return error
+    wrapped = ObmmError(errno.EIO, f"PREFETCH: the gather failed: {error!r}", operation="PREFETCH")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def kind_of(error: ObmmError) -> str:
+    """The label of obmm_errors_total."""
+    if isinstance(error, GatherDeadlineError):
+        return "deadline"
+    if isinstance(error, StaleHandleError):
+        return "generation"
+    if isinstance(error, PeerFailedError):
+        return "heartbeat"
+    return "fault"

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One layer of one step, from the row numbers to the bytes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from obmm.errors import ObmmError
+from obmm.prefetch.failures import as_obmm_error, changed, late, no_slot
+from obmm.prefetch.health import PeerHealth
+from obmm.prefetch.metrics import PrefetchMetrics, token_bucket
+from obmm.prefetch.policy import Policy
+from obmm.prefetch.rows import Rows, RowsStatus
+from obmm.prefetch.slots import LayerBuffers, Slot
+from obmm.prefetch.source import Invalid, RowSource, TableId, Ticket
+
+log = logging.getLogger("obmm.prefetch")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchLayer:
+    """One engram layer: its id in the model, its table in the store, and how many rows a token has."""
+
+    layer_id: int
+    table: TableId
+    columns: int
+
+
+@dataclass(slots=True)
+class Flight:
+    """What is known of one layer of one step.  `generation` and `blind` are the step's."""
+
+    layer: PrefetchLayer
+    buffers: LayerBuffers
+    slot: Slot | None
+    in_spare: bool
+    n_tokens: int
+    padded: int
+    limit: float
+    generation: int
+    blind: ObmmError | None
+    ticket: Ticket | None = None
+    submitted: float = 0.0
+    gather: float = 0.0
+    blocked: float = 0.0
+    rows: Rows | None = None
+    error: ObmmError | None = None
+
+    def take_ids(self, ids: NDArray[Any]) -> None:
+        """Copy the ids and clear the padding, before the window opens."""
+        if self.slot is not None:
+            self.slot.ids[: self.n_tokens] = ids
+            self.slot.rows[self.n_tokens : self.padded] = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether its rows can be had without waiting."""
+        if self.rows is not None or self.blind is not None or not self.n_tokens:
+            return True
+        return self.ticket is not None and self.ticket.done()
+
+    def request(self, slot: Slot) -> tuple[TableId, NDArray[np.int64], NDArray[np.uint8]]:
+        return self.layer.table, slot.ids[: self.n_tokens], slot.rows[: self.n_tokens]
+
+    def let_go(self) -> None:
+        """The step is over: free the slot, or leave it to a gather that nobody waits for."""
+        if self.slot is None:
+            return
+        if self.ticket is not None and not self.ticket.done():
+            self.buffers.leave(self.slot, self.ticket, abandoned=False)
+        else:
+            self.buffers.release(self.slot)
+        self.slot = None
+
+
+class Gatherer:
+    """Starts gathers, waits for them up to their deadline, and puts the policy's bytes in the place of failed ones."""
+
+    def __init__(
+        self,
+        store: RowSource,
+        replica: RowSource | None,
+        policy: Policy,
+        invalid: Invalid,
+        health: PeerHealth,
+        metrics: PrefetchMetrics,
+    ) -> None:
+        self._store = store
+        self._replica = replica
+        self._policy = policy
+        self._invalid: Invalid = invalid
+        self._health = health
+        self._metrics = metrics
+        self._next_log = 0.0
+
+    def submit(self, flights: Iterable[Flight]) -> None:
+        """One call for all of them.  A store that refuses leaves its error in the flights."""
+        going = [(flight, flight.slot) for flight in flights if flight.slot is not None and flight.n_tokens]
+        if not going:
+            return
+        now = time.monotonic()
+        try:
+            tickets = self._store.submit_many([flight.request(slot) for flight, slot in going], invalid=self._invalid)
+        except Exception as error:
+            for flight, _ in going:
+                flight.error = as_obmm_error(error)
+            return
+        for (flight, _), ticket in zip(going, tickets, strict=True):
+            flight.ticket = ticket
+            flight.submitted = now
+
+    def rows(self, flight: Flight, stream: Any) -> Rows:
+        """The bytes of a flight; never raises for what the peer did."""
+        if not flight.n_tokens:
+            return self._deliver(flight, RowsStatus.OK, stream)
+        if flight.blind is not None:
+            error: ObmmError | None = flight.blind
+        else:
+            error = self._gathered(flight)
+            if error is not None and self._policy.retry:
+                error = self._again(flight, error)
+        if error is None:
+            return self._deliver(flight, RowsStatus.OK, stream)
+        if self._policy.local and self._from_replica(flight):
+            return self._deliver(flight, RowsStatus.REPLICA, stream)
+        if self._policy.zero:
+            return self._zeroed(flight, error, stream)
+        flight.error = error
+        self._count_zeros(flight, flight.n_tokens, "failed")
+        return self._deliver_zeros(flight, RowsStatus.FAILED, None, stream)
+
+    def _gathered(self, flight: Flight) -> ObmmError | None:
+        """Wait for the gather; why it failed, or None."""
+        if flight.slot is None:
+            self._metrics.errors.add("slots")
+            return no_slot(flight.layer.table)
+        if flight.ticket is None and flight.error is None:
+            self._metrics.sync_fallback.add("no slot" if flight.in_spare else "not started")
+            self.submit([flight])
+        if flight.ticket is not None:
+            flight.error = self._result(flight, flight.slot, flight.ticket)
+        error, flight.error = flight.error, None
+        if error is None:
+            self._health.succeeded()
+        else:
+            self._health.failed(error)
+        return error
+
+    def _result(self, flight: Flight, slot: Slot, ticket: Ticket) -> ObmmError | None:
+        left = flight.submitted + flight.limit - time.monotonic()
+        if not (ticket.done() or ticket.wait(max(left, 0.0))):
+            flight.buffers.leave(slot, ticket, abandoned=True)
+            flight.ticket = None
+            return late(flight.layer.table, flight.limit)
+        flight.gather = time.monotonic() - flight.submitted
+        try:
+            rows = ticket.result()
+        except Exception as error:
+            return as_obmm_error(error)
+        if ticket.generation != flight.generation:
+            return changed(flight.layer.table, flight.generation, ticket.generation)
+        labels = str(flight.layer.table), self._store.path
+        self._metrics.rows.add(*labels, by=rows)
+        self._metrics.bytes.add(*labels, by=rows * self._store.tables[flight.layer.table].row_bytes)
+        self._metrics.gather.observe(*labels, token_bucket(flight.n_tokens), seconds=flight.gather)
+        return None
+
+    def _again(self, flight: Flight, error: ObmmError) -> ObmmError | None:
+        """One more try with what is left of the deadline."""
+        left = flight.submitted + flight.limit - time.monotonic()
+        if left <= 0 or not self._has_clean_slot(flight):
+            return error
+        self.submit([flight])
+        flight.limit = left
+        return self._gathered(flight)
+
+    def _from_replica(self, flight: Flight) -> bool:
+        """Whether the replica had the rows."""
+        assert self._replica is not None
+        if not self._has_clean_slot(flight) or flight.slot is None:
+            return False
+        try:
+            (ticket,) = self._replica.submit_many([flight.request(flight.slot)], invalid=self._invalid)
+            if not ticket.wait(flight.limit):
+                flight.buffers.leave(flight.slot, ticket, abandoned=True)
+                raise late(flight.layer.table, flight.limit)
+            rows = ticket.result()
+        except Exception as error:
+            log.error("the local replica failed: %s", error)
+            self._metrics.errors.add("replica")
+            return False
+        self._metrics.rows.add(str(flight.layer.table), "replica", by=rows)
+        return True
+
+    def _has_clean_slot(self, flight: Flight) -> bool:
+        """Whether the flight has a slot that no late gather writes; moves its ids to another one if need be."""
+        taken = flight.slot
+        if taken is None or not taken.abandoned:
+            return taken is not None
+        flight.slot = flight.buffers.acquire_spare(oldest=True)
+        if flight.slot is None:
+            flight.slot = taken
+            return False
+        flight.take_ids(taken.ids[: flight.n_tokens])
+        return True
+
+    def _zeroed(self, flight: Flight, error: ObmmError, stream: Any) -> Rows:
+        """Zeros for the tokens that lost a row; the others keep theirs."""
+        failed_rows = getattr(error, "failed_rows", None)
+        slot = flight.slot
+        if failed_rows is None or slot is None or slot.abandoned:
+            everything = np.ones(flight.n_tokens, np.bool_)
+            self._count_zeros(flight, flight.n_tokens, "policy")
+            return self._deliver_zeros(flight, RowsStatus.ZEROED, everything, stream)
+        failed = np.logical_or.reduce(np.array(failed_rows, np.bool_).reshape(flight.n_tokens, -1), axis=1)
+        slot.rows[: flight.n_tokens][failed] = 0
+        self._count_zeros(flight, int(failed.sum()), "policy")
+        return self._deliver(flight, RowsStatus.ZEROED, stream, failed)
+
+    def _deliver(
+        self, flight: Flight, status: RowsStatus, stream: Any, failed: NDArray[np.bool_] | None = None
+    ) -> Rows:
+        if flight.slot is None:
+            return self._deliver_zeros(flight, status, failed, stream)
+        began = time.perf_counter()
+        buffer, flight.slot = flight.buffers.deliver(flight.slot, flight.padded, stream)
+        self._metrics.h2d.observe(str(flight.layer.layer_id), seconds=time.perf_counter() - began)
+        return Rows(buffer, flight.n_tokens, status, failed)
+
+    def _deliver_zeros(self, flight: Flight, status: RowsStatus, failed: NDArray[np.bool_] | None, stream: Any) -> Rows:
+        if flight.slot is not None and not flight.slot.abandoned:
+            flight.buffers.release(flight.slot)
+        buffer, flight.slot = flight.buffers.deliver_zeros(flight.padded, stream)
+        return Rows(buffer, flight.n_tokens, status, failed)
+
+    def _count_zeros(self, flight: Flight, tokens: int, reason: str) -> None:
+        """No silent zero (11.3-9)."""
+        self._metrics.zero_rows.add(str(flight.layer.table), reason, by=tokens * flight.layer.columns)
+        now = time.monotonic()
+        if now >= self._next_log:
+            self._next_log = now + 1.0
+            log.warning(
+                "layer %d: the rows of %d tokens are zeros (%s); at most one line a second",
+                flight.layer.layer_id,
+                tokens,
+                reason,
+            )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the prefetcher counts (Engram specification 12), in plain Python; `obmm.prefetch.exposition` shows it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from itertools import accumulate
+
+BUCKETS = tuple(10 ** (i / 4 - 6) for i in range(25))
+"""Upper bounds in seconds: 1 us to 1 s, four per decade."""
+
+Labels = tuple[str, ...]
+
+
+class Counter:
+    """A family of sums."""
+
+    def __init__(self, name: str, help: str, labels: Labels) -> None:
+        self.name, self.help, self.labels = name, help, labels
+        self.values: defaultdict[Labels, float] = defaultdict(float)
+
+    def add(self, *labels: str, by: float = 1) -> None:
+        self.values[labels] += by
+
+
+class Gauge:
+    """A family of current values."""
+
+    def __init__(self, name: str, help: str, labels: Labels) -> None:
+        self.name, self.help, self.labels = name, help, labels
+        self.values: dict[Labels, float] = {}
+
+    def set(self, *labels: str, to: float) -> None:
+        self.values[labels] = to
+
+
+class Histogram:
+    """A family of distributions of seconds over `BUCKETS`."""
+
+    def __init__(self, name: str, help: str, labels: Labels) -> None:
+        self.name, self.help, self.labels = name, help, labels
+        self.counts: defaultdict[Labels, list[int]] = defaultdict(lambda: [0] * (len(BUCKETS) + 1))
+        self.sums: defaultdict[Labels, float] = defaultdict(float)
+
+    def observe(self, *labels: str, seconds: float) -> None:
+        self.counts[labels][bisect_left(BUCKETS, seconds)] += 1
+        self.sums[labels] += seconds
+
+    def cumulative(self, labels: Labels) -> list[int]:
+        """How many values were at most each bound; the last entry is all of them."""
+        return list(accumulate(self.counts[labels]))
+
+
+class PrefetchMetrics:
+    """One prefetcher's numbers.  The model thread writes them, any thread may read."""
+
+    def __init__(self) -> None:
+        self.steps = Counter("obmm_prefetch_steps", "Drained or cancelled steps.", ("phase", "result"))
+        self.rows = Counter("obmm_rows", "Rows gathered.", ("table", "path"))
+        self.bytes = Counter("obmm_bytes", "Bytes gathered.", ("table", "path"))
+        self.gather = Histogram("obmm_gather_seconds", "Submit to seen complete.", ("table", "path", "tokens"))
+        self.h2d = Histogram("obmm_h2d_seconds", "Handing a staged layer to the device copy.", ("layer",))
+        self.blocked = Histogram("obmm_blocked_seconds", "Time in consume.", ("layer",))
+        self.hidden = Gauge("obmm_hidden_ratio", "1 - blocked / gather of the last step.", ("layer",))
+        self.unused = Counter("obmm_unused_prefetch", "Layers gathered for nothing.", ("reason",))
+        self.sync_fallback = Counter("obmm_sync_fallback", "Layers gathered inside consume.", ("reason",))
+        self.zero_rows = Counter("obmm_zero_rows", "Rows replaced by zeros.", ("table", "reason"))
+        self.errors = Counter("obmm_errors", "Failed gathers and refused batches.", ("kind",))
+        self.slots_in_use = Gauge("obmm_slots_in_use", "Staging slots that hold a step.", ("layer",))
+        self.slots_abandoned = Gauge("obmm_slots_abandoned", "Slots given up to a late gather.", ("layer",))
+        self.mapping_state = Gauge("obmm_mapping_state", "0 closed, 1 half-open, 2 open (circuit breaker).", ())
+        self.generation = Gauge("obmm_generation", "Content version at the last begin.", ())
+
+    def families(self) -> list[Counter | Gauge | Histogram]:
+        return [family for family in vars(self).values() if isinstance(family, Counter | Gauge | Histogram)]
+
+
+def token_bucket(n_tokens: int) -> str:
+    """The smallest power of two that holds `n_tokens`: a label of few values."""
+    return str(1 << max(0, n_tokens - 1).bit_length()) if n_tokens else "0"

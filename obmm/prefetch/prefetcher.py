@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that are there when the layer needs them (Engram specification 7, 10, 11 and 13.4)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from obmm.errors import ClosedError, MappingBusyError, ObmmError, StaleHandleError
+from obmm.prefetch.breaker import CircuitBreaker
+from obmm.prefetch.device import DeviceCopy
+from obmm.prefetch.failures import as_obmm_error, refused
+from obmm.prefetch.flight import Flight, Gatherer, PrefetchLayer
+from obmm.prefetch.health import PeerHealth
+from obmm.prefetch.metrics import PrefetchMetrics
+from obmm.prefetch.policy import Policy, Step
+from obmm.prefetch.rows import Rows, RowsStatus, StepReport
+from obmm.prefetch.slots import Allocate, LayerBuffers, anonymous_memory
+from obmm.prefetch.source import Invalid, RowSource
+
+Phase = Literal["decode", "prefill", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds from `start` until a gather is given up, by phase, and for a health probe."""
+
+    decode: float = 0.020
+    verify: float = 0.020
+    prefill: float = 0.500
+    probe: float = 0.100
+
+
+@dataclass(slots=True)
+class _Step:
+    number: int
+    phase: Phase
+    n_tokens: int
+    generation: int
+    flights: dict[int, Flight]
+    started: bool = False
+
+
+class EngramPrefetcher:
+    """Gathers every engram layer of a step in the background, into buffers that never move.
+
+    Per step, on one thread: `begin`, `start`, one `consume` for each layer, `drain`.  Up to `depth` steps may be begun
+    and not drained; `consume` and `drain` speak of the oldest, `start` and `cancel` of the newest.
+
+    `layers`: the engram layers, in the order in which the forward reaches them.
+    `max_tokens`: the largest padded batch; `begin` refuses more, nothing ever grows.
+    `device`: the plug-in that copies to an accelerator; None keeps rows in host memory.
+    `policy`: what a remote fault leads to, see `Policy.of`; "zero" is refused unless every table is neutral to zeros.
+    `invalid`: "error" refuses a batch with an id outside its table, "zero" makes it a zero row that is not read
+    (engines mark "no row" by -1).
+    `staging`: "pinned" (the device's pinned memory, or plain pages without a device), or a function that makes a writable
+    buffer of so many bytes, for staging in shared memory.
+    `replica`: a source on this node for the policy "local".
+
+    A remote fault never raises in `consume`: a raise in the middle of a forward leaves the other ranks of a collective
+    waiting for ever.  It gives complete bytes and a status; `drain` raises.
+    """
+
+    def __init__(
+        self,
+        store: RowSource,
+        layers: Sequence[PrefetchLayer],
+        max_tokens: int,
+        depth: int = 2,
+        device: DeviceCopy | None = None,
+        policy: Step | Sequence[Step] = "raise",
+        padding: Literal["zero"] = "zero",
+        staging: Literal["pinned"] | Allocate = "pinned",
+        *,
+        invalid: Invalid = "error",
+        replica: RowSource | None = None,
+        deadlines: Deadlines | None = None,
+        breaker: CircuitBreaker | None = None,
+        max_abandoned: int = 2,
+    ) -> None:
+        if max_tokens < 1 or depth < 1 or max_abandoned < 1 or padding != "zero":
+            raise refused(
+                f"max_tokens={max_tokens}, depth={depth}, max_abandoned={max_abandoned}, padding={padding!r}",
+                'use at least 1 for the three, and padding="zero"',
+                "13.4",
+            )
+        self._store = store
+        self._layers = tuple(layers)
+        self._policy = Policy.of(policy)
+        self._check_layers(replica)
+        self._max_tokens = max_tokens
+        self._depth = depth
+        self._invalid: Invalid = invalid
+        self._deadlines = deadlines or Deadlines()
+        self._steps: deque[_Step] = deque()
+        self._begun = 0
+        self._owner = os.getpid()
+        self._closed = False
+        self.metrics = PrefetchMetrics()
+        self._health = PeerHealth(
+            store, breaker or CircuitBreaker(), self._deadlines.probe, max_abandoned, self.metrics
+        )
+        self._gatherer = Gatherer(store, replica, self._policy, invalid, self._health, self.metrics)
+        pinned: Allocate = anonymous_memory if device is None else device.allocate_pinned
+        allocate = staging if callable(staging) else pinned
+        # Later layers first: when memory is tight, they have the longer window and gain the most (7.2).
+        self._buffers = {
+            layer.layer_id: LayerBuffers(
+                max_tokens, layer.columns, store.tables[layer.table].row_bytes, depth, allocate, device
+            )
+            for layer in reversed(self._layers)
+        }
+
+    def _check_layers(self, replica: RowSource | None) -> None:
+        if not self._layers or len({layer.layer_id for layer in self._layers}) != len(self._layers):
+            raise refused("no layers, or a layer twice", "list every engram layer once", "13.4")
+        for layer in self._layers:
+            if layer.table not in self._store.tables:
+                raise refused(
+                    f"layer {layer.layer_id} names table {layer.table!r}; the store has {list(self._store.tables)}",
+                    "name a table of the manifest",
+                    "13.4",
+                )
+            if self._policy.zero and not self._store.tables[layer.table].neutral_zero:
+                raise refused(
+                    f'policy "zero" and table {layer.table!r}, whose model is not neutral to zero rows',
+                    'use "raise", "local" or "retry" for this model',
+                    "11.2",
+                )
+        if self._policy.local and replica is None:
+            raise refused('policy "local" without a replica', "pass replica=, a source on this node", "11.2")
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        ids: NDArray[Any] | Sequence[NDArray[Any]],
+        n_tokens: int,
+        padded_tokens: int | None = None,
+        step: int | None = None,
+        *,
+        phase: Phase = "decode",
+    ) -> None:
+        """Take the row numbers of a step; the last place where an exception may leave the prefetcher before `drain`.
+
+        `ids`: int32 or int64 ``[n_tokens, layers, columns]``, or one ``[n_tokens, columns]`` per layer; copied.
+        `padded_tokens`: how many tokens `consume` returns; those behind `n_tokens` are zero bytes and never read.
+        `step`: a number for the report.  `phase` chooses the deadline.
+
+        Waits for no gather.  A raise leaves nothing pending: ObmmArgumentError for shapes and for an id outside its
+        table, MappingBusyError when `depth` steps are not drained, PeerFailedError or StaleHandleError when the peer is
+        known to be unwell or publishing and the policy has nothing in its place.
+        """
+        self._check_alive()
+        padded = n_tokens if padded_tokens is None else padded_tokens
+        if not 0 <= n_tokens <= padded <= self._max_tokens:
+            raise refused(
+                f"n_tokens={n_tokens}, padded_tokens={padded}, max_tokens={self._max_tokens}",
+                "make the prefetcher with the largest padded batch",
+                "7.2",
+            )
+        if len(self._steps) == self._depth:
+            raise MappingBusyError(
+                errno.EBUSY,
+                f"PREFETCH: {self._depth} steps are begun and not drained [Engram specification 13.4]; fix: drain() or "
+                "cancel() first, or make the prefetcher deeper",
+                operation="PREFETCH",
+            )
+        per_layer = self._split(ids, n_tokens)
+        if self._invalid == "error" and n_tokens:
+            self._check_bounds(per_layer)
+        self._reclaim()
+        generation, blind = self._admit()
+        if blind is not None and not (self._policy.local or self._policy.zero):
+            self.metrics.steps.add(phase, "refused")
+            raise blind
+        limit: float = getattr(self._deadlines, phase)
+        flights = {}
+        for layer, layer_ids in zip(self._layers, per_layer, strict=True):
+            buffers = self._buffers[layer.layer_id]
+            slot = buffers.acquire(oldest=not self._steps)
+            in_spare = slot is None
+            if in_spare:
+                slot = buffers.acquire_spare(oldest=not self._steps)
+            flight = Flight(layer, buffers, slot, in_spare, n_tokens, padded, limit, generation, blind)
+            flight.take_ids(layer_ids)
+            flights[layer.layer_id] = flight
+        number = self._begun if step is None else step
+        self._begun += 1
+        self._steps.append(_Step(number, phase, n_tokens, generation, flights))
+
+    def start(self) -> None:
+        """Queue the gathers of all layers, first layer first, in one call; returns at once."""
+        self._check_alive()
+        if not self._steps or self._steps[-1].started:
+            raise refused("start() without a newly begun step", "begin() a step, then start() it once", "7.1")
+        step = self._steps[-1]
+        step.started = True
+        self._gatherer.submit(f for f in step.flights.values() if f.blind is None and not f.in_spare)
+
+    def consume(self, layer: int, stream: Any = None) -> Rows:
+        """The rows of `layer` for the oldest step; waits for this layer only, and not past its deadline.
+
+        `stream`: with a device, the stream that will read the rows.  Never raises for a remote fault.
+        """
+        began = time.perf_counter()
+        self._check_alive()
+        buffers = self._buffers_of(layer)
+        if not self._steps:
+            buffer, slot = buffers.deliver_zeros(self._max_tokens, stream)
+            if slot is not None:
+                buffers.release(slot)
+            return Rows(buffer, 0, RowsStatus.EMPTY)
+        flight = self._steps[0].flights[layer]
+        if flight.rows is None:
+            flight.rows = self._gatherer.rows(flight, stream)
+            flight.blocked = time.perf_counter() - began
+            self.metrics.blocked.observe(str(layer), seconds=flight.blocked)
+            if flight.gather:
+                self.metrics.hidden.set(str(layer), to=max(0.0, 1 - flight.blocked / flight.gather))
+        return flight.rows
+
+    def poll(self, layer: int) -> bool:
+        """Whether `consume` of this layer would not wait; if so, its copy to the device is on its way."""
+        self._check_alive()
+        buffers = self._buffers_of(layer)
+        if not self._steps:
+            return True
+        flight = self._steps[0].flights[layer]
+        if not flight.ready:
+            return False
+        if flight.ticket is not None and flight.slot is not None and flight.rows is None:
+            buffers.stage(flight.slot, flight.padded)
+        return True
+
+    def cancel(self, reason: str = "aborted step") -> None:
+        """Forget the newest step: rejected drafts, an aborted request.  No step is no error."""
+        self._check_alive()
+        if self._steps:
+            step = self._steps.pop()
+            self._finish(step, reason)
+            self.metrics.steps.add(step.phase, "cancelled")
+
+    def drain(self) -> StepReport | None:
+        """End the oldest step: its buffers may be overwritten.  None when no step was begun.
+
+        Raises the step's first error under the policy "raise": publish none of its tokens.  Takes part in no
+        collective and waits for nothing.
+        """
+        self._check_alive()
+        if not self._steps:
+            return None
+        step = self._steps.popleft()
+        unused = self._finish(step, "not consumed")
+        flights = step.flights.values()
+        error = next((flight.error for flight in flights if flight.error is not None), None)
+        self.metrics.steps.add(step.phase, "ok" if error is None else "failed")
+        if error is not None:
+            raise error
+        return StepReport(
+            step=step.number,
+            phase=step.phase,
+            n_tokens=step.n_tokens,
+            generation=step.generation,
+            statuses={f.layer.layer_id: f.rows.status for f in flights if f.rows is not None},
+            blocked={f.layer.layer_id: f.blocked for f in flights},
+            gather={f.layer.layer_id: f.gather for f in flights},
+            unused=unused,
+        )
+
+    def rows_u8(self, layer: int) -> Any:
+        """What `consume` hands out, whole: uint8 ``[max_tokens, columns, row_bytes]``, for graph capture.
+
+        The address stays for the prefetcher's life.  Without a device there is one exception: while a gather that was
+        given up may still write there, `consume` hands out another slot.
+        """
+        return self._buffers_of(layer).home
+
+    def close(self, force: bool = False, timeout: float = 1.0) -> None:
+        """Cancel what is pending and wait up to `timeout` seconds for gathers that still run.  Idempotent.
+
+        MappingBusyError when some still run, unless `force`: their tickets keep the memory they write to.  The store
+        stays open; it is not the prefetcher's.
+        """
+        if self._closed or os.getpid() != self._owner:
+            return
+        while self._steps:
+            self.cancel("closed")
+        deadline = time.monotonic() + timeout
+        running = 0
+        for buffers in self._buffers.values():
+            running += buffers.wait_for_gathers(deadline)
+        if running and not force:
+            raise MappingBusyError(
+                errno.EBUSY,
+                f"PREFETCH: {running} gathers still run after {timeout} s [Engram specification 11.3-8]; fix: close() "
+                "again later, or close(force=True)",
+                operation="PREFETCH",
+            )
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(force=error is not None)
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        if self._closed:
+            raise ClosedError.of("EngramPrefetcher")
+        if os.getpid() != self._owner:
+            raise ClosedError.of("EngramPrefetcher", "belongs to the parent process; make one after the fork")
+
+    def _buffers_of(self, layer: int) -> LayerBuffers:
+        try:
+            return self._buffers[layer]
+        except KeyError:
+            raise refused(f"layer {layer}", f"use one of {sorted(self._buffers)}", "13.4") from None
+
+    def _split(self, ids: Any, n_tokens: int) -> list[NDArray[Any]]:
+        if isinstance(ids, np.ndarray):
+            if ids.ndim != 3 or ids.shape[1] != len(self._layers):
+                raise refused(f"ids is {ids.shape}", f"pass [n_tokens, {len(self._layers)} layers, columns]", "13.4")
+            per_layer = [ids[:, place] for place in range(len(self._layers))]
+        else:
+            per_layer = [np.asarray(layer_ids) for layer_ids in ids]
+        if len(per_layer) != len(self._layers):
+            raise refused(f"ids of {len(per_layer)} layers", f"pass {len(self._layers)}", "13.4")
+        for layer, layer_ids in zip(self._layers, per_layer, strict=True):
+            if layer_ids.shape != (n_tokens, layer.columns) or layer_ids.dtype not in (np.int32, np.int64):
+                raise refused(
+                    f"ids of layer {layer.layer_id} are {layer_ids.dtype} {layer_ids.shape}",
+                    f"pass int32 or int64 ({n_tokens}, {layer.columns})",
+                    "13.4",
+                )
+        return per_layer
+
+    def _check_bounds(self, per_layer: Sequence[NDArray[Any]]) -> None:
+        """All layers before any is touched (condition 13)."""
+        for layer, ids in zip(self._layers, per_layer, strict=True):
+            rows = self._store.tables[layer.table].n_rows
+            if ids.min() < 0 or ids.max() >= rows:
+                self.metrics.errors.add("bounds")
+                token, column = np.argwhere((ids < 0) | (ids >= rows))[0]
+                raise refused(
+                    f"layer {layer.layer_id}, token {token}, column {column}: id {ids[token, column]} in a table of "
+                    f"{rows} rows",
+                    'hash with the table\'s manifest; invalid="zero" makes ids without a row zeros',
+                    "10, condition 13",
+                )
+
+    def _admit(self) -> tuple[int, ObmmError | None]:
+        """The content version to gather from, or why there is none."""
+        blind = self._health.why_not(sum(buffers.abandoned for buffers in self._buffers.values()))
+        if blind is not None:
+            return 0, blind
+        try:
+            generation = self._store.generation()
+        except Exception as error:
+            fault = as_obmm_error(error)
+            self._health.failed(fault)
+            return 0, fault
+        self.metrics.generation.set(to=generation)
+        if generation % 2:
+            return 0, StaleHandleError(
+                errno.ESTALE,
+                f"PREFETCH: the tables are being published, generation {generation} is odd [Engram specification 5.3]; "
+                "fix: begin the step again",
+                operation="PREFETCH",
+                reason="state",
+            )
+        return generation, None
+
+    def _reclaim(self) -> None:
+        for layer_id, buffers in self._buffers.items():
+            buffers.reclaim()
+            self.metrics.slots_in_use.set(str(layer_id), to=buffers.in_use)
+            self.metrics.slots_abandoned.set(str(layer_id), to=buffers.abandoned)
+
+    def _finish(self, step: _Step, reason: str) -> tuple[int, ...]:
+        unused = tuple(
+            layer_id for layer_id, flight in step.flights.items() if flight.rows is None and flight.ticket is not None
+        )
+        if unused:
+            self.metrics.unused.add(reason, by=len(unused))
+        for flight in step.flights.values():
+            flight.let_go()
+        return unused

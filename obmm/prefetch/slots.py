@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The buffers of one layer: made once, never grown, never handed out while anything may still write them."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from obmm.prefetch.device import DeviceCopy
+from obmm.prefetch.source import Ticket
+
+Allocate = Callable[[int], Any]
+
+HUGE_PAGE = 2 << 20
+
+
+def anonymous_memory(nbytes: int) -> Any:
+    """Zeroed pages of our own, 2 MiB-aligned and huge where they are large (the kernel may refuse: no harm)."""
+    if nbytes < HUGE_PAGE:
+        return mmap.mmap(-1, max(nbytes, 1))
+    memory = mmap.mmap(-1, nbytes + HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    start = -np.frombuffer(memory, np.uint8).ctypes.data % HUGE_PAGE
+    return memoryview(memory)[start : start + nbytes]
+
+
+class Slot:
+    """Staging for one layer of one step: the ids, and the bytes that they gather."""
+
+    __slots__ = ("abandoned", "event", "held", "ids", "pending", "rows")
+
+    def __init__(self, max_tokens: int, columns: int, row_bytes: int, allocate: Allocate) -> None:
+        memory = allocate(max_tokens * columns * row_bytes)
+        self.rows: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, max_tokens * columns * row_bytes).reshape(
+            max_tokens, columns, row_bytes
+        )
+        self.ids: NDArray[np.int64] = np.zeros((max_tokens, columns), np.int64)
+        self.held = False
+        self.abandoned = False
+        self.pending: Ticket | None = None
+        self.event: Any = None
+
+    @property
+    def free(self) -> bool:
+        return not self.held and self.pending is None and self.event is None
+
+
+class LayerBuffers:
+    """The staging slots of one layer, and the one address from which it is consumed.
+
+    With a device, that address is the device tensor.  Without one it is the slot `home`: the oldest step is gathered in
+    place when it begins alone, a step that overlaps an older one is staged elsewhere and copied home when its turn comes.
+    One slot is spare, for what must be gathered while another one is lost to a late gather.
+    """
+
+    def __init__(
+        self,
+        max_tokens: int,
+        columns: int,
+        row_bytes: int,
+        depth: int,
+        allocate: Allocate,
+        device: DeviceCopy | None,
+    ) -> None:
+        shape = (max_tokens, columns, row_bytes)
+        self._device = device
+        self._on_device: Any = None if device is None else device.allocate(shape)
+        self._home = Slot(*shape, allocate) if device is None else None
+        overlapping = 0 if device is None and depth == 1 else depth
+        self._staging = [Slot(*shape, allocate) for _ in range(overlapping)]
+        self._spare = Slot(*shape, allocate)
+        self._slots = [*([self._home] if self._home else []), *self._staging, self._spare]
+        self._zeros: NDArray[np.uint8] = np.zeros(shape, np.uint8)
+        self._zeros.setflags(write=False)
+
+    @property
+    def home(self) -> Any:
+        """What `consume` hands out: ``[max_tokens, columns, row_bytes]``."""
+        return self._on_device if self._home is None else self._home.rows
+
+    @property
+    def in_use(self) -> int:
+        return sum(slot.held for slot in self._slots)
+
+    @property
+    def abandoned(self) -> int:
+        return sum(slot.abandoned for slot in self._slots)
+
+    def acquire(self, *, oldest: bool) -> Slot | None:
+        """A free slot to gather into in the background; home is for the oldest step alone."""
+        return self._hold([slot for slot in self._slots if slot is not self._spare], oldest)
+
+    def acquire_spare(self, *, oldest: bool) -> Slot | None:
+        """Any free slot, the spare too, to gather into while the caller waits."""
+        return self._hold(self._slots, oldest)
+
+    def _hold(self, slots: list[Slot], oldest: bool) -> Slot | None:
+        for slot in slots:
+            if slot.free and (oldest or slot is not self._home):
+                slot.held = True
+                return slot
+        return None
+
+    def release(self, slot: Slot) -> None:
+        slot.held = False
+
+    def leave(self, slot: Slot, ticket: Ticket, *, abandoned: bool) -> None:
+        """Give the slot up until its gather has returned."""
+        ticket.abandon()
+        slot.held = False
+        slot.pending = ticket
+        slot.abandoned = abandoned
+
+    def reclaim(self) -> None:
+        """Take back what gathers and copies have left."""
+        for slot in self._slots:
+            if slot.pending is not None and slot.pending.done():
+                slot.pending, slot.abandoned = None, False
+            if slot.event is not None and self._device is not None and self._device.done(slot.event):
+                slot.event = None
+
+    def wait_for_gathers(self, deadline: float) -> int:
+        """Wait until the monotonic `deadline`; how many gathers still run."""
+        for slot in self._slots:
+            if slot.pending is not None:
+                slot.pending.wait(max(0.0, deadline - time.monotonic()))
+        self.reclaim()
+        return sum(slot.pending is not None for slot in self._slots)
+
+    def deliver(self, slot: Slot, padded: int, stream: Any) -> tuple[Any, Slot]:
+        """The rows where they are consumed, and the slot that holds them from now on."""
+        if self._device is not None:
+            self.stage(slot, padded)
+            self._device.wait(slot.event, stream)
+            return self._on_device[:padded], slot
+        home = self._home
+        assert home is not None
+        if slot is not home and home.free:
+            np.copyto(home.rows[:padded], slot.rows[:padded])
+            slot.held, home.held = False, True
+            slot = home
+        return slot.rows[:padded], slot
+
+    def stage(self, slot: Slot, padded: int) -> None:
+        """Start the copy to the device, once."""
+        if self._device is not None and slot.event is None:
+            slot.event = self._device.copy(self._on_device[:padded], slot.rows[:padded])
+
+    def deliver_zeros(self, padded: int, stream: Any) -> tuple[Any, Slot | None]:
+        """Zero bytes, at the usual address unless an abandoned gather may still write there."""
+        if self._device is not None:
+            self._device.wait(self._device.copy(self._on_device[:padded], self._zeros[:padded]), stream)
+            return self._on_device[:padded], None
+        slot = self.acquire_spare(oldest=True)
+        if slot is None:
+            return self._zeros[:padded], None
+        slot.rows[:padded] = 0
+        return self.deliver(slot, padded, stream)

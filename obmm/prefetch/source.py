@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the prefetcher needs of a row store (Engram specification 13.2): `obmm.rows.RowStore` is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Invalid = Literal["error", "zero"]
+TableId = int | str
+
+
+class Table(Protocol):
+    """The part of a table's description that sizes buffers and bounds ids."""
+
+    @property
+    def n_rows(self) -> int: ...
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def neutral_zero(self) -> bool:
+        """Whether a token whose rows are all zero leaves the model's hidden state as it was."""
+        ...
+
+
+class Ticket(Protocol):
+    """One submitted gather.  It keeps `ids` and `out` alive until the gather has returned, abandoned or not."""
+
+    def done(self) -> bool:
+        """Whether the gather has returned; never blocks."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most `timeout` seconds; False when the gather is still running."""
+        ...
+
+    def result(self) -> int:
+        """Rows read, once done.
+
+        RemoteMemoryError: a load faulted; StaleHandleError: the content's generation was odd or changed meanwhile.  An
+        error may have `failed_rows`, a bool array with one entry per id; without it every row counts as failed.
+        """
+        ...
+
+    @property
+    def generation(self) -> int:
+        """The content version that the rows are of, once done."""
+        ...
+
+    def abandon(self) -> None:
+        """Nobody will ask for the result.  `out` may be written until `done`."""
+        ...
+
+
+class RowSource(Protocol):
+    """Tables of byte rows, gathered in the background."""
+
+    @property
+    def tables(self) -> Mapping[Any, Table]: ...
+
+    @property
+    def path(self) -> str:
+        """How rows travel: "cacheable", "nc", "sdk", "shm" or "file"; a label of the metrics."""
+        ...
+
+    def submit_many(
+        self,
+        requests: Sequence[tuple[TableId, NDArray[np.int64], NDArray[np.uint8]]],
+        *,
+        invalid: Invalid = "error",
+    ) -> Sequence[Ticket]:
+        """Queue gathers ``(table, ids, out)`` in the order given, and return at once.
+
+        `ids` and `out` are read and written by reference until the ticket is done.
+        """
+        ...
+
+    def generation(self) -> int:
+        """The content version (sequence lock): even while the content is stable."""
+        ...
+
+    def healthy(self) -> bool:
+        """Whether the peer is known to live (heartbeat or lease connection); reads no remote memory."""
+        ...
+
+    def submit_probe(self) -> Ticket:
+        """Queue a read of the canary rows; its `result` raises when their bytes are not the manifest's."""
+        ...

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plug-in, played by a device whose copies run when they are told to (Engram specification 7.2, 10-19)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from memory_source import MemorySource, MemoryTable, until
+from numpy.typing import NDArray
+
+from obmm.prefetch import EngramPrefetcher, PrefetchLayer, RowsStatus
+
+TABLE = MemoryTable(1_000, 264, neutral_zero=True)
+
+
+class PlayedDevice:
+    """Copies happen when somebody waits for them, and not before: the worst that a real queue may do."""
+
+    def __init__(self) -> None:
+        self.pinned: list[int] = []
+        self.queue: list[tuple[list[bool], Any, Any]] = []
+        self.waited: list[Any] = []
+
+    def allocate_pinned(self, nbytes: int) -> bytearray:
+        self.pinned.append(nbytes)
+        return bytearray(nbytes)
+
+    def allocate(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        return np.zeros(shape, np.uint8)
+
+    def copy(self, destination: Any, source: Any) -> list[bool]:
+        event = [False]
+        self.queue.append((event, destination, source))
+        return event
+
+    def wait(self, event: list[bool], stream: Any) -> None:
+        self.waited.append(stream)
+
+    def done(self, event: list[bool]) -> bool:
+        return event[0]
+
+    def run(self) -> None:
+        for event, destination, source in self.queue:
+            destination[:] = source
+            event[0] = True
+        self.queue.clear()
+
+
+@pytest.fixture
+def source() -> Iterator[MemorySource]:
+    made = MemorySource({"t": TABLE})
+    yield made
+    made.close()
+
+
+def test_rows_arrive_at_one_device_address_and_staging_waits_for_its_copy(source: MemorySource) -> None:
+    device = PlayedDevice()
+    random = np.random.default_rng(1)
+    with EngramPrefetcher(source, [PrefetchLayer(1, "t", 4)], 8, device=device) as prefetcher:
+        assert device.pinned == [8 * 4 * 264] * 3
+        home = prefetcher.rows_u8(1)
+        read = 0
+        for step in range(20):
+            ids = random.integers(0, 1_000, (8, 1, 4))
+            prefetcher.begin(ids, 8)
+            prefetcher.start()
+            rows = prefetcher.consume(1, stream=f"stream {step}")
+            assert device.waited[-1] == f"stream {step}"
+            assert np.shares_memory(rows.buffer, home)
+            prefetcher.drain()
+            # The compute stream runs late: another step is begun while this copy has not left its slot.
+            other = random.integers(0, 1_000, (8, 1, 4))
+            prefetcher.begin(other, 8)
+            prefetcher.start()
+            read += 64
+            until(lambda expected=read: source.rows_read >= expected)  # type: ignore[misc]
+            device.run()
+            assert np.array_equal(home, TABLE.rows(ids[:, 0], 2))
+            prefetcher.consume(1)
+            device.run()
+            assert np.array_equal(home, TABLE.rows(other[:, 0], 2))
+            prefetcher.drain()
+        assert not prefetcher.metrics.sync_fallback.values
+
+
+def test_poll_starts_the_copy_as_soon_as_the_layer_is_there(source: MemorySource) -> None:
+    device = PlayedDevice()
+    with EngramPrefetcher(source, [PrefetchLayer(1, "t", 4)], 8, device=device) as prefetcher:
+        prefetcher.begin(np.zeros((8, 1, 4), np.int64), 8)
+        prefetcher.start()
+        until(lambda: prefetcher.poll(1))
+        assert len(device.queue) == 1
+        prefetcher.consume(1)
+        assert len(device.queue) == 1
+
+
+def test_zeros_reach_the_device_too(source: MemorySource) -> None:
+    device = PlayedDevice()
+    source.alive = False
+    with EngramPrefetcher(source, [PrefetchLayer(1, "t", 4)], 8, device=device, policy="zero") as prefetcher:
+        prefetcher.rows_u8(1)[:] = 7
+        prefetcher.begin(np.zeros((8, 1, 4), np.int64), 8)
+        prefetcher.start()
+        assert prefetcher.consume(1).status is RowsStatus.ZEROED
+        device.run()
+        assert not prefetcher.rows_u8(1).any()
