@@ -37,6 +37,8 @@ from obmm.window import Cache
 _INITIAL: Final = {"none": Right.NONE, "r": Right.READ, "rw": Right.WRITE}
 _ACQUIRED: Final = {"r": Right.READ, "w": Right.WRITE}
 _PROT: Final = {Right.NONE: 0, Right.READ: mmap.PROT_READ, Right.WRITE: mmap.PROT_READ | mmap.PROT_WRITE}
+# members bound once: an attribute of an Enum class costs more than the load itself
+_NONE, _READ, _WRITE = Right.NONE, Right.READ, Right.WRITE
 _FORCE_DEADLINE_MS: Final = 30_000
 
 
@@ -62,7 +64,7 @@ class Mapping:
         self.granularity = region.granularity
         self.writable = access != "r"
         self._nc = self.cache == "nc"
-        if self._nc and right is Right.NONE:
+        if self._nc and right is _NONE:
             raise ObmmArgumentError.because(
                 "MMAP",
                 errno.EINVAL,
@@ -75,8 +77,9 @@ class Mapping:
         self._views = ViewLedger()
         self._offset = self.start = self.stop = 0
         # a CC import starts with no right: what an earlier user left in the caches must not be read (rule 16-6)
-        first = Right.NONE if region.starts_without_right and not self._nc else right
+        first = _NONE if region.starts_without_right and not self._nc else right
         self._rights = RightsMap(low, high, first)
+        self._floor = first  # the least right anywhere: answers most checks at once
         self._span = Span(
             region.device.driver,
             region.mem_id,
@@ -128,7 +131,7 @@ class Mapping:
     @property
     def right(self) -> Right:
         """The least right over the whole mapping."""
-        return self._rights.weakest(self._low, self._high)
+        return self._floor
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -146,14 +149,14 @@ class Mapping:
         if scalar is None:
             raise _bad_scalar(dtype)
         width = scalar.width
-        low = self._checked(offset, width, Right.READ)
+        low = self._checked(offset, width, _READ)
         if offset % width:
             raise _misaligned("load", offset, width)
         try:
             word = self._span.load(low, width)
         except (SpanFault, SpanShut) as failure:
             raise self._failed("load", failure) from None
-        return scalar.decode(word)
+        return word if scalar.decode is None else scalar.decode(word)
 
     def store(self, dtype: str, offset: int, value: int | float) -> None:
         """One naturally aligned, untorn store, as `load`."""
@@ -161,7 +164,7 @@ class Mapping:
         if scalar is None:
             raise _bad_scalar(dtype)
         width = scalar.width
-        low = self._checked(offset, width, Right.WRITE)
+        low = self._checked(offset, width, _WRITE)
         if offset % width:
             raise _misaligned("store", offset, width)
         try:
@@ -187,7 +190,7 @@ class Mapping:
         """
         target = ffi.from_buffer(out, require_writable=True)
         size = len(target)
-        low = self._checked(offset, size, Right.READ)
+        low = self._checked(offset, size, _READ)
         try:
             self._span.copy_from(low, target, size)
         except (SpanFault, SpanShut) as failure:
@@ -198,7 +201,7 @@ class Mapping:
         """Copy the buffer `data` to `offset`, guarded -> bytes written."""
         source = ffi.from_buffer(data)
         size = len(source)
-        low = self._checked(offset, size, Right.WRITE)
+        low = self._checked(offset, size, _WRITE)
         try:
             self._span.copy_to(low, source, size)
         except (SpanFault, SpanShut) as failure:
@@ -237,7 +240,7 @@ class Mapping:
     @contextmanager
     def reading(self, start: int | None = None, stop: int | None = None) -> Iterator[Self]:
         """A phase in which [start, stop) may be loaded: N -> R, and back to what it was."""
-        with self._phase(Right.READ, start, stop):
+        with self._phase(_READ, start, stop):
             yield self
 
     @contextmanager
@@ -246,7 +249,7 @@ class Mapping:
 
         Readers elsewhere must hold nothing; `publish` tells them that the content is complete.
         """
-        with self._phase(Right.WRITE, start, stop):
+        with self._phase(_WRITE, start, stop):
             yield self
 
     def publish(self) -> None:
@@ -279,9 +282,9 @@ class Mapping:
                 return
             self._refuse_views("refresh", self._low, self._high)
             before = self.right
-            if before is Right.WRITE:
+            if before is _WRITE:
                 raise OwnershipError(errno.EPERM, f"{self} has unpublished writes: publish or release them first")
-            self._update(self._low, self._high, Right.NONE, CacheOp.INFER)
+            self._update(self._low, self._high, _NONE, CacheOp.INFER)
             self._update(self._low, self._high, before, CacheOp.INFER)
 
     # --- views -------------------------------------------------------------------------------------------------------
@@ -419,17 +422,17 @@ class Mapping:
     def read_header_page(self) -> bytes:
         """The first page of the region through the fabric, none of it from an old cache line (Engram specification 5.3)."""
         end = self._low + self.granularity
-        borrow = not self._nc and self._rights.weakest(self._low, end) is Right.NONE
+        borrow = not self._nc and self._rights.weakest(self._low, end) is _NONE
         if borrow:
-            self._update(self._low, end, Right.NONE, CacheOp.INVAL)
-            self._update(self._low, end, Right.READ, CacheOp.INFER)
+            self._update(self._low, end, _NONE, CacheOp.INVAL)
+            self._update(self._low, end, _READ, CacheOp.INFER)
         try:
             return self._span.bytes_at(self._low, RegionHeader.SIZE)
         except (SpanFault, SpanShut) as failure:
             raise self._failed("header check", failure) from None
         finally:
             if borrow:
-                self._update(self._low, end, Right.NONE, CacheOp.INFER)
+                self._update(self._low, end, _NONE, CacheOp.INFER)
 
     def write_header_page(self, page: bytes) -> None:
         """Replace the region's header; the mapping must start at the region's start and have the right W."""
@@ -443,7 +446,7 @@ class Mapping:
 
         def flush() -> None:
             if not self._nc:
-                self._update(self._low, self._low + self.granularity, Right.WRITE, CacheOp.WB_ONLY)
+                self._update(self._low, self._low + self.granularity, _WRITE, CacheOp.WB_ONLY)
 
         return ContentVersion(self._span, flush)
 
@@ -462,16 +465,16 @@ class Mapping:
                 "design 8",
             )
         low = offset + self._offset
-        if self._rights.weakest(low, low + size) < needed:
+        if self._floor < needed and self._rights.weakest(low, low + size) < needed:
             raise self._no_right(needed, offset, size)
         return low
 
     def _no_right(self, needed: Right, offset: int, size: int) -> OwnershipError:
-        what = "loaded" if needed is Right.READ else "stored to"
-        if needed is Right.WRITE and not self.writable:
+        what = "loaded" if needed is _READ else "stored to"
+        if needed is _WRITE and not self.writable:
             fix = "map the region with access 'rw'"
         else:
-            fix = f"acquire({'r' if needed is Right.READ else 'w'!r}) first, or use a reading()/writing() phase"
+            fix = f"acquire({'r' if needed is _READ else 'w'!r}) first, or use a reading()/writing() phase"
         return OwnershipError(
             errno.EACCES,
             f"[{offset}, {offset + size}) of {self} cannot be {what}: it would be a SIGSEGV [9.9]; fix: {fix}",
@@ -530,7 +533,7 @@ class Mapping:
             self._update_checked(low, high, right)
 
     def _update_checked(self, low: int, high: int, right: Right) -> None:
-        if right is Right.WRITE and not self.writable:
+        if right is _WRITE and not self.writable:
             raise ObmmArgumentError.because(
                 "UPDATE_RANGE",
                 errno.EPERM,
@@ -539,20 +542,21 @@ class Mapping:
                 "O6",
             )
         if right < self._rights.strongest(low, high):
-            self._refuse_views("release", low, high, writable_only=right is Right.READ)
+            self._refuse_views("release", low, high, writable_only=right is _READ)
         self._update(low, high, right, CacheOp.INFER)
 
     def _update(self, low: int, high: int, right: Right, op: CacheOp) -> None:
         """UPDATE_RANGE over region bytes [low, high), and the books."""
         self._span.update_range(low, high, right.access, op)
         self._rights.set(low, high, right)
+        self._floor = self._rights.weakest(self._low, self._high)
 
     @contextmanager
     def _phase(self, right: Right, start: int | None, stop: int | None) -> Iterator[None]:
         with self._lock:
             self._check_open()
             if self._nc:
-                if right is Right.WRITE and not self.writable:
+                if right is _WRITE and not self.writable:
                     raise self._no_right(right, self.start, self.nbytes)
                 lib.obmm_fence_load()
                 before = None
@@ -575,13 +579,13 @@ class Mapping:
         """With the header in this mapping: its granule stays W until the version is even again."""
         head = self._low + self.granularity
         if not self._nc:
-            self._update_checked(self._low, head, Right.WRITE)
+            self._update_checked(self._low, head, _WRITE)
         version = self.content_version()
         version.begin()
         self._write_back(head)
         version.end()
         if not self._nc:
-            self._update(self._low, head, Right.READ, CacheOp.INFER)
+            self._update(self._low, head, _READ, CacheOp.INFER)
 
     def _write_back(self, low: int) -> None:
         """W -> R from `low` on, or the barrier that does as much on NC."""
@@ -589,18 +593,18 @@ class Mapping:
             lib.obmm_fence_store()
             return
         for start, stop, right in list(self._rights.runs(low, self._high)):
-            if right is Right.WRITE:
-                self._update(start, stop, Right.READ, CacheOp.INFER)
+            if right is _WRITE:
+                self._update(start, stop, _READ, CacheOp.INFER)
 
     # views
 
     def _buffer(self, start: int, stop: int, writable: bool | None, what: str) -> memoryview:
         with self._lock:
-            low = self._checked(start, stop - start, Right.READ)
+            low = self._checked(start, stop - start, _READ)
             high, at = low + stop - start, self._span.base + low - self._low
-            can_write = self._rights.weakest(low, high) is Right.WRITE and self.writable
+            can_write = self._rights.weakest(low, high) is _WRITE and self.writable
             if writable and not can_write:
-                raise self._no_right(Right.WRITE, start, stop - start)
+                raise self._no_right(_WRITE, start, stop - start)
             return self._views.make(self, at, low, high, can_write if writable is None else writable, what)
 
     def _refuse_views(self, action: str, low: int, high: int, *, writable_only: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Final
 
 _CODES = {
@@ -25,29 +25,35 @@ _NATIVE = "<" if sys.byteorder == "little" else ">"
 
 
 class Scalar:
-    """How one scalar type travels through a 64-bit word in host order."""
+    """How one scalar type travels through a 64-bit word in host order.
 
-    __slots__ = ("_carrier", "_codec", "width")
+    `decode` is None where the word is the value.
+    """
+
+    __slots__ = ("_carrier", "_codec", "decode", "width")
 
     def __init__(self, order: str, code: str) -> None:
         self._codec = struct.Struct(order + code)
         self.width = self._codec.size
         self._carrier = struct.Struct(_NATIVE + {1: "B", 2: "H", 4: "I", 8: "Q"}[self.width])
+        unsigned = code in "BHIQ" and (order == _NATIVE or self.width == 1)
+        self.decode: Callable[[int], int | float] | None = None if unsigned else self._unpack
 
-    def decode(self, word: int) -> int | float:
+    def _unpack(self, word: int) -> int | float:
         value: int | float = self._codec.unpack(self._carrier.pack(word))[0]
         return value
 
     def encode(self, value: int | float) -> int:
-        """struct.error (a ValueError of the caller's) when `value` does not fit."""
-        word: int = self._carrier.unpack(self._codec.pack(value))[0]
+        """ValueError when `value` does not fit."""
+        try:
+            word: int = self._carrier.unpack(self._codec.pack(value))[0]
+        except (struct.error, OverflowError) as error:
+            raise ValueError(f"{value!r} does not fit {self.width} bytes of this type: {error}") from None
         return word
 
 
-SCALARS: Final = MappingProxyType(
-    {
-        prefix + name: Scalar(order, code)
-        for name, code in _CODES.items()
-        for prefix, order in (("", _NATIVE), ("=", _NATIVE), ("<", "<"), (">", ">"))
-    }
-)
+SCALARS: Final = {
+    prefix + name: Scalar(order, code)
+    for name, code in _CODES.items()
+    for prefix, order in (("", _NATIVE), ("=", _NATIVE), ("<", "<"), (">", ">"), ("|", _NATIVE))
+}

@@ -18,6 +18,9 @@ from obmm.abi import CacheOp, MemAccess
 from obmm.driver import Driver
 
 _identities = itertools.count(1)
+_FAULT = ffi.typeof("struct obmm_fault *")
+_NULL = ffi.NULL
+_load, _copy_from, _copy_to = lib.obmm_gated_load, lib.obmm_gated_copy_from, lib.obmm_gated_copy_to
 _FOR_EVER = -1
 _SHUT = 1 << 31
 
@@ -35,7 +38,10 @@ class SpanShut(Exception):
 
 
 class Span:
-    """Bytes [low, high) of a region at `base`.  Any number of threads; freed when unreachable or closed."""
+    """Bytes [low, high) of a region at `base`.  Any number of threads; freed when unreachable or closed.
+
+    A guarded access that fails is made once more to learn where it faults: the usual one allocates nothing.
+    """
 
     def __init__(
         self, driver: Driver, mem_id: int, low: int, high: int, prot: int, *, pmd: bool, writable: bool, nc: bool
@@ -47,8 +53,8 @@ class Span:
         try:
             self.base = driver.map(self._fd, low, high - low, prot, pmd=pmd)
             try:
-                guard.verify()
                 self._slot = guard.register(self.base, high - low, next(_identities))
+                guard.verify()
             except BaseException:
                 driver.unmap(self.base, high - low)
                 raise
@@ -62,31 +68,35 @@ class Span:
 
     def load(self, offset: int, width: int) -> int:
         """The `width` bytes at `offset` as a word in host order; the offset must be a multiple of the width."""
-        word = ffi.new("uint64_t *")
-        at = ffi.cast("void *", self.base + offset - self.low)
-        if lib.obmm_gated_load(self.gate, at, width, word, ffi.NULL):
-            # the slow half: the same access once more, this time asking where it faults
-            fault = ffi.new("struct obmm_fault *")
-            self._check(lib.obmm_gated_load(self.gate, at, width, word, fault), fault)
-        return int(word[0])
+        address = self.base + offset - self.low
+        loaded = _load(self.gate, address, width, _NULL)
+        if loaded.result:
+            fault = ffi.new(_FAULT)
+            loaded = lib.obmm_gated_load(self.gate, address, width, fault)
+            self._check(loaded.result, fault)
+        value: int = loaded.value
+        return value
 
     def store(self, offset: int, width: int, word: int) -> None:
         """Store `width` bytes of `word` at `offset`, untorn."""
-        fault = ffi.new("struct obmm_fault *")
-        at = ffi.cast("void *", self.base + offset - self.low)
-        self._check(lib.obmm_gated_store(self.gate, at, width, word, fault), fault)
+        address = self.base + offset - self.low
+        if lib.obmm_gated_store(self.gate, address, width, word, _NULL):
+            fault = ffi.new(_FAULT)
+            self._check(lib.obmm_gated_store(self.gate, address, width, word, fault), fault)
 
     def copy_from(self, offset: int, target: Any, size: int) -> None:
         """Fill the cffi buffer `target` from `offset` on."""
-        fault = ffi.new("struct obmm_fault *")
-        at = ffi.cast("void *", self.base + offset - self.low)
-        self._check(lib.obmm_gated_copy_from(self.gate, target, at, size, self.nc, fault), fault)
+        address = self.base + offset - self.low
+        if _copy_from(self.gate, target, address, size, self.nc, _NULL):
+            fault = ffi.new(_FAULT)
+            self._check(_copy_from(self.gate, target, address, size, self.nc, fault), fault)
 
     def copy_to(self, offset: int, source: Any, size: int) -> None:
         """Copy the cffi buffer `source` to `offset`."""
-        fault = ffi.new("struct obmm_fault *")
-        at = ffi.cast("void *", self.base + offset - self.low)
-        self._check(lib.obmm_gated_copy_to(self.gate, at, source, size, self.nc, fault), fault)
+        address = self.base + offset - self.low
+        if _copy_to(self.gate, address, source, size, self.nc, _NULL):
+            fault = ffi.new(_FAULT)
+            self._check(_copy_to(self.gate, address, source, size, self.nc, fault), fault)
 
     def bytes_at(self, offset: int, size: int) -> bytes:
         """A guarded copy."""

@@ -71,9 +71,10 @@ int obmm_gate_shut(struct obmm_gate *gate, int64_t timeout_ms)
 	return 0;
 }
 
-int obmm_gated_copy_from(struct obmm_gate *gate, void *dst, const void *src, size_t length, int nc,
+int obmm_gated_copy_from(struct obmm_gate *gate, void *dst, uint64_t address, size_t length, int nc,
 			 struct obmm_fault *fault)
 {
+	const void *src = (const void *)(uintptr_t)address;
 	int result = obmm_gate_enter(gate);
 
 	if (result)
@@ -83,9 +84,10 @@ int obmm_gated_copy_from(struct obmm_gate *gate, void *dst, const void *src, siz
 	return result;
 }
 
-int obmm_gated_copy_to(struct obmm_gate *gate, void *dst, const void *src, size_t length, int nc,
+int obmm_gated_copy_to(struct obmm_gate *gate, uint64_t address, const void *src, size_t length, int nc,
 		       struct obmm_fault *fault)
 {
+	void *dst = (void *)(uintptr_t)address;
 	int result = obmm_gate_enter(gate);
 
 	if (result)
@@ -95,26 +97,26 @@ int obmm_gated_copy_to(struct obmm_gate *gate, void *dst, const void *src, size_
 	return result;
 }
 
-int obmm_gated_load(struct obmm_gate *gate, const void *src, unsigned int width, uint64_t *value,
-		    struct obmm_fault *fault)
+struct obmm_loaded obmm_gated_load(struct obmm_gate *gate, uint64_t address, unsigned int width,
+				   struct obmm_fault *fault)
 {
-	int result = obmm_gate_enter(gate);
+	struct obmm_loaded loaded = { .result = obmm_gate_enter(gate) };
 
-	if (result)
-		return result;
-	result = obmm_load(src, width, value, fault);
+	if (loaded.result)
+		return loaded;
+	loaded.result = obmm_load((const void *)(uintptr_t)address, width, &loaded.value, fault);
 	obmm_gate_leave(gate);
-	return result;
+	return loaded;
 }
 
-int obmm_gated_store(struct obmm_gate *gate, void *dst, unsigned int width, uint64_t value,
+int obmm_gated_store(struct obmm_gate *gate, uint64_t address, unsigned int width, uint64_t value,
 		     struct obmm_fault *fault)
 {
 	int result = obmm_gate_enter(gate);
 
 	if (result)
 		return result;
-	result = obmm_store(dst, width, value, fault);
+	result = obmm_store((void *)(uintptr_t)address, width, value, fault);
 	obmm_gate_leave(gate);
 	return result;
 }

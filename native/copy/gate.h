@@ -35,14 +35,24 @@ int obmm_gate_shut(struct obmm_gate *gate, int64_t timeout_ms);
 /* Open it again after a close that was given up. */
 void obmm_gate_reopen(struct obmm_gate *gate);
 
-/* nc: the mapping is non-cacheable. */
-int obmm_gated_copy_from(struct obmm_gate *gate, void *dst, const void *src, size_t length, int nc,
+/* nc: the mapping is non-cacheable.  fault may be NULL. */
+int obmm_gated_copy_from(struct obmm_gate *gate, void *dst, uint64_t address, size_t length, int nc,
 			 struct obmm_fault *fault);
-int obmm_gated_copy_to(struct obmm_gate *gate, void *dst, const void *src, size_t length, int nc,
+int obmm_gated_copy_to(struct obmm_gate *gate, uint64_t address, const void *src, size_t length, int nc,
 		       struct obmm_fault *fault);
-int obmm_gated_load(struct obmm_gate *gate, const void *src, unsigned int width, uint64_t *value,
-		    struct obmm_fault *fault);
-int obmm_gated_store(struct obmm_gate *gate, void *dst, unsigned int width, uint64_t value,
+
+/*
+ * Scalars by address and by value: nothing to allocate on the caller's side.
+ * fault may be NULL.
+ */
+struct obmm_loaded {
+	uint64_t value;
+	int64_t result; /* 0 or a negative errno */
+};
+
+struct obmm_loaded obmm_gated_load(struct obmm_gate *gate, uint64_t address, unsigned int width,
+				   struct obmm_fault *fault);
+int obmm_gated_store(struct obmm_gate *gate, uint64_t address, unsigned int width, uint64_t value,
 		     struct obmm_fault *fault);
 
 #endif

@@ -11,12 +11,13 @@ TEST(shut_gate_lets_nobody_in)
 	struct obmm_gate gate = { 0 };
 	uint64_t from = 7, to = 0;
 
-	CHECK_EQ(obmm_gated_copy_from(&gate, &to, &from, 8, 0, NULL), 0);
+	CHECK_EQ(obmm_gated_copy_from(&gate, &to, (uintptr_t)&from, 8, 0, NULL), 0);
 	CHECK_EQ(to, 7);
 	CHECK_EQ(obmm_gate_shut(&gate, -1), 0);
 	CHECK_EQ(obmm_gate_enter(&gate), -EBADF);
-	CHECK_EQ(obmm_gated_copy_to(&gate, &to, &from, 8, 0, NULL), -EBADF);
-	CHECK_EQ(obmm_gated_store(&gate, &to, 8, 9, NULL), -EBADF);
+	CHECK_EQ(obmm_gated_copy_to(&gate, (uintptr_t)&to, &from, 8, 0, NULL), -EBADF);
+	CHECK_EQ(obmm_gated_store(&gate, (uintptr_t)&to, 8, 9, NULL), -EBADF);
+	CHECK_EQ(obmm_gated_load(&gate, (uintptr_t)&to, 8, NULL).result, -EBADF);
 	CHECK_EQ(to, 7);
 	CHECK_EQ(obmm_gate_inside(&gate), 0);
 }
@@ -29,8 +30,9 @@ TEST(shutting_gives_up_at_the_deadline_and_stays_open)
 	CHECK_EQ(obmm_gate_enter(&gate), 0);
 	CHECK_EQ(obmm_gate_inside(&gate), 1);
 	CHECK_EQ(obmm_gate_shut(&gate, 5), -ETIMEDOUT);
-	CHECK_EQ(obmm_gated_load(&gate, &from, 8, &to, NULL), 0);
-	CHECK_EQ(to, 7);
+	CHECK_EQ(obmm_gated_load(&gate, (uintptr_t)&from, 8, NULL).value, 7);
+	CHECK_EQ(obmm_gated_store(&gate, (uintptr_t)&to, 8, 9, NULL), 0);
+	CHECK_EQ(to, 9);
 	obmm_gate_leave(&gate);
 	CHECK_EQ(obmm_gate_shut(&gate, 5), 0);
 	obmm_gate_reopen(&gate);
