@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another node's memory through openEuler's OBMM driver: export, import, plain loads and stores."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from obmm.backend import Backend
 from obmm.device import Device, open
 from obmm.errors import (
@@ -23,6 +26,22 @@ from obmm.window import ExplicitWindow, Window, WindowProvider
 from obmm.window_static import StaticWindows
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from obmm import emulator
+    from obmm.exchange import connect, serve
+
+# What most programs need only one of is loaded at first use.
+_LAZY = {"connect": "obmm.exchange", "serve": "obmm.exchange"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "emulator":
+        return import_module("obmm.emulator")
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'obmm' has no attribute {name!r}")
+
 
 __all__ = [
     "Backend",
@@ -47,6 +66,9 @@ __all__ = [
     "Window",
     "WindowProvider",
     "__version__",
+    "connect",
     "eid",
+    "emulator",
     "open",
+    "serve",
 ]
