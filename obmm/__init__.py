@@ -25,14 +25,14 @@ from obmm.topology import Controller
 from obmm.window import ExplicitWindow, Window, WindowProvider
 from obmm.window_static import StaticWindows
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from obmm import emulator
-    from obmm.exchange import connect, serve
+    from obmm.exchange import Lease, Peer, Server, connect, serve
+
+__version__ = "0.1.0"
 
 # What most programs need only one of is loaded at first use.
-_LAZY = {"connect": "obmm.exchange", "serve": "obmm.exchange"}
+_LAZY = dict.fromkeys(("Lease", "Peer", "Server", "connect", "serve"), "obmm.exchange")
 
 
 def __getattr__(name: str) -> Any:
@@ -54,13 +54,16 @@ __all__ = [
     "Handle",
     "HandleFlag",
     "ImportedRegion",
+    "Lease",
     "Mapping",
     "MappingBusyError",
     "ObmmArgumentError",
     "ObmmError",
     "OwnershipError",
+    "Peer",
     "RemoteMemoryError",
     "Right",
+    "Server",
     "StaleHandleError",
     "StaticWindows",
     "Window",

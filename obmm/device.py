@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from obmm import topology
 from obmm.abi import MAX_LOCAL_NUMA_NODES, MAX_PRIV_LEN, MAX_VENDOR_LEN, ExportFlag, ImportFlag
@@ -22,21 +22,13 @@ from obmm.exported import ExportedRegion
 from obmm.handle import Handle, HandleFlag
 from obmm.header import RegionHeader
 from obmm.imported import ImportedRegion
+from obmm.leased import Leased
 from obmm.region import PMD, Region
 from obmm.sizes import parse_size
 from obmm.topology import Controller
 from obmm.window import Cache, ExplicitWindow, Window, WindowProvider
 from obmm.window_emulator import EmulatorWindows
 from obmm.window_static import StaticWindows
-
-
-class Leased(Protocol):
-    """A handle that somebody lends for a time (`obmm.exchange`)."""
-
-    @property
-    def handle(self) -> Handle: ...
-
-    def release(self) -> None: ...
 
 
 class Device:
@@ -175,7 +167,10 @@ class Device:
         provider.  `cache` "cc" or "nc" overrides what the handle wants.  `pmd` maps it in 2 MiB blocks.
         """
         self._check_open()
+        lease = None if isinstance(source, Handle) else source
         handle = source if isinstance(source, Handle) else source.handle
+        if lease is not None:
+            lease.check()
         wanted = _wanted_cache(handle, cache)
         provider = self._provider(window, wanted, handle)
         local = self._controller(controller, None)
@@ -183,8 +178,7 @@ class Device:
         with self._lock:
             self._check_open()
             found, mem_id = self._import(handle, provider, local, wanted, priv)
-            released = None if isinstance(source, Handle) else source.release
-            region = ImportedRegion(self, mem_id, handle, found, provider, pmd=pmd, label=label, on_removed=released)
+            region = ImportedRegion(self, mem_id, handle, found, provider, pmd=pmd, label=label, lease=lease)
             self._regions.add(region)
             return region
 

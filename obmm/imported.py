@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from obmm.errors import StaleHandleError
 from obmm.handle import Handle, HandleFlag
 from obmm.header import RegionHeader
+from obmm.leased import Leased
 from obmm.region import Region
 from obmm.window import Cache, Window, WindowProvider
 
@@ -37,13 +37,15 @@ class ImportedRegion(Region):
         *,
         pmd: bool,
         label: str,
-        on_removed: Callable[[], None] | None,
+        lease: Leased | None = None,
     ) -> None:
         super().__init__(device, mem_id, handle.length, pmd=pmd, label=label)
         self.source = handle
         self.window = window
         self._provider = provider
-        self._on_removed = on_removed
+        self.lease = lease
+        if lease is not None:
+            lease.attach(self)
         self._header: RegionHeader | None = None
 
     @property
@@ -130,5 +132,5 @@ class ImportedRegion(Region):
         try:
             self._provider.release(self.window)
         finally:
-            if self._on_removed:
-                self._on_removed()
+            if self.lease is not None:
+                self.lease.detach(self)

@@ -59,6 +59,9 @@ class Mapping:
     def __init__(self, region: Region, access: Access, low: int, high: int, cache: Cache | None) -> None:
         """Map bytes [low, high) of the region, already on borders of its granularity."""
         right = _right_of(access)
+        if region.lease is not None:
+            region.lease.check()
+        self._lease = region.lease
         self.region = region
         self.cache: Cache = _cache_of(region, cache)
         self.granularity = region.granularity
@@ -456,6 +459,8 @@ class Mapping:
         """The region offset of payload byte `offset`, if [offset, offset + size) is mapped with at least the right `needed`."""
         if not self._open:
             raise ClosedError.of(self)
+        if self._lease is not None and not self._lease.usable:
+            self._lease.check()
         if offset < self.start or size < 0 or offset + size > self.stop:
             raise ObmmArgumentError.because(
                 "ACCESS",

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError, ObmmError
+from obmm.leased import Leased
 from obmm.window import Cache
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Region(abc.ABC):
         self.length = length
         self.pmd = pmd
         self.label = label
+        self.lease: Leased | None = None
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._holds: dict[int, str] = {}
         self._lock = threading.RLock()

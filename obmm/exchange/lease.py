@@ -68,7 +68,7 @@ class Lease:
         self._deadline: float | None = None
         self._mutex = threading.Lock()
         self._eventfd = -1
-        self._user: Callable[[], object] | None = None
+        self._users: dict[int, str] = {}
 
     @property
     def status(self) -> LeaseStatus:
@@ -117,20 +117,21 @@ class Lease:
 
     def attach(self, user: object) -> None:
         """``user`` (an imported region) reads under this lease: `release` is refused until it was closed."""
-        self.check()
         with self._mutex:
-            if self.user is not None:
-                raise MappingBusyError(errno.EBUSY, f"the lease on {self.name!r} has a user already; fetch another one")
-            self._user = weakref.ref(user)
+            self._users[id(user)] = repr(user)
 
     @property
-    def user(self) -> object | None:
-        """The imported region that reads under this lease, if there is one."""
-        return self._user() if self._user is not None else None
+    def users(self) -> tuple[str, ...]:
+        """The imported regions that read under this lease, in words."""
+        return tuple(self._users.values())
 
-    def detach(self) -> None:
-        """The user has unimported."""
-        self._user = None
+    def detach(self, user: object) -> None:
+        """``user`` has been unimported.  When it was the last one the lease is released."""
+        with self._mutex:
+            self._users.pop(id(user), None)
+            last = not self._users
+        if last:
+            self.release()
 
     def release(self, timeout: float = 5.0) -> bool:
         """Tell the owner that nothing here uses the region any more.  Idempotent.
@@ -139,10 +140,9 @@ class Lease:
         warning in the log, when it could not be reached in ``timeout`` seconds: the release is then delivered when
         the peer has its connection back.  MappingBusyError while a region imported with this lease is open.
         """
-        if self.user is not None:
-            raise MappingBusyError(
-                errno.EBUSY, f"the lease on {self.name!r} is in use by {self.user!r}: close that first"
-            )
+        if self._users:
+            who = ", ".join(self.users)
+            raise MappingBusyError(errno.EBUSY, f"the lease on {self.name!r} is in use by {who}: close that first")
         return self._peer.release(self, timeout)
 
     def __enter__(self) -> Lease:

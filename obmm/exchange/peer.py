@@ -147,10 +147,16 @@ class Peer:
         opened = device if device is not None else open_device()
         lease = self.fetch(name)
         try:
-            return opened.import_region(lease, **options)
+            region = opened.import_region(lease, **options)
         except BaseException:
             lease.release()
             raise
+        try:
+            region.check()
+        except BaseException:
+            region.close()
+            raise
+        return region
 
     def status(self, *, timeout: float = CALL_S) -> dict[str, Any]:
         """The server's state, as `Server.status` gives it: who holds which lease."""
@@ -174,20 +180,24 @@ class Peer:
         """A descriptor for poll, select or epoll; only wait on it, never read it."""
         return self._client.events.fileno()
 
-    def close(self, *, timeout: float = 5.0) -> None:
+    def close(self, *, timeout: float = 5.0, force: bool = False) -> None:
         """Release what is still leased, then disconnect.  Idempotent.
 
-        MappingBusyError, and nothing changed, while a region imported with one of the leases is open.
+        MappingBusyError, and nothing changed, while a region imported with one of the leases is open.  With ``force``
+        such leases are left to the server, where they count as unknown once they expire.
         """
         if self._closed:
             return
         deadline = time.monotonic() + timeout
         leases = self.leases
-        for lease in leases:
-            user = lease.user
-            if user is not None:
-                raise MappingBusyError(errno.EBUSY, f"{self!r} renews the lease of {user!r}: close that first")
-        pending = [self._client.mailbox.post(partial(self._client.release, lease, timeout)) for lease in leases]
+        used = [user for lease in leases for user in lease.users]
+        if used and not force:
+            raise MappingBusyError(errno.EBUSY, f"{self!r} renews the lease of {', '.join(used)}: close that first")
+        pending = [
+            self._client.mailbox.post(partial(self._client.release, lease, timeout))
+            for lease in leases
+            if not lease.users
+        ]
         for future in pending:
             _result(self, future, deadline + 1.0 - time.monotonic())
         self._ask(partial(self._client.settled, timeout), deadline - time.monotonic())

@@ -100,7 +100,7 @@ def join(key: Path) -> Iterator[Callable[..., Peer]]:
                 options["key"] = key
             port = server if isinstance(server, int) else server.port
             peer = connect(f"127.0.0.1:{port}", **options)
-            stack.callback(peer.close, timeout=0.2)
+            stack.callback(peer.close, timeout=0.2, force=True)
             return peer
 
         yield join

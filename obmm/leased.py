@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What regions and mappings need of a lease (`obmm.exchange.Lease` has it)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from obmm.handle import Handle
+
+
+class Leased(Protocol):
+    """A handle that somebody lends for a time."""
+
+    @property
+    def handle(self) -> Handle: ...
+
+    @property
+    def usable(self) -> bool:
+        """True while new views and guarded calls are allowed."""
+        ...
+
+    def check(self) -> None:
+        """Raise, with the reason, unless `usable`."""
+
+    def attach(self, user: object) -> None:
+        """`user` was imported under this lease."""
+
+    def detach(self, user: object) -> None:
+        """`user` was removed from the driver; the last one's end releases the lease."""
