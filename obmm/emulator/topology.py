@@ -36,7 +36,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,9 +133,10 @@ class HostSpec:
     memseg: int = PMD
     mempool_size: int = GIB
     mempool_refill_timeout: int = 30000
+    allocator: str = "buddy_highmem"
     distances: Mapping[tuple[int, int], int] = field(default_factory=dict)
     numa_remote: bool = True
-    logical_ummu: bool = False
+    logical_ummu: bool = True
     contiguous_percent: int = 100
     token_min: int = 0
     token_max: int = 0xFFFFF
@@ -143,6 +144,13 @@ class HostSpec:
     max_nodes: int = 16
     features: int | None = None
     discontiguous: bool = True
+
+    def parameters(self) -> str:
+        """The parameter line that the module is loaded with."""
+        return (
+            f"mempool_size={_size_text(self.mempool_size)} mempool_refill_timeout={self.mempool_refill_timeout} "
+            f"mempool_allocator={self.allocator} mem_allocator_granu={_size_text(self.memseg)}"
+        )
 
     def distance(self, one: int, other: int) -> int:
         """NUMA distance of two local nodes: as given, else 10 to itself and 20 to others."""
@@ -206,6 +214,13 @@ def default_host(name: str, index: int) -> HostSpec:
     )
 
 
+def _size_text(size: int) -> str:
+    for unit in "TGMK":
+        if size and not size % _UNITS[unit]:
+            return f"{size // _UNITS[unit]}{unit}"
+    return str(size)
+
+
 def _letters(index: int) -> str:
     text = ""
     index += 1
@@ -213,6 +228,3 @@ def _letters(index: int) -> str:
         index, digit = divmod(index - 1, 26)
         text = chr(ord("a") + digit) + text
     return text
-
-
-_ = fields

@@ -17,13 +17,15 @@ from typing import Protocol
 class KernelError(Exception):
     """A refused system call: what the caller finds in ``errno``.
 
-    `rule` is the rule of the specification that refused it ("X5", "M10").
+    `rule` is the rule of the specification that refused it ("X5", "M10"). `actions` is what the client
+    has to do nevertheless: mmap with MAP_FIXED unmaps the range before the driver refuses.
     """
 
     def __init__(self, errno: int, rule: str, detail: str = "") -> None:
         super().__init__(f"{_errno.errorcode.get(errno, errno)} by {rule}: {detail or os.strerror(errno)}")
         self.errno = errno
         self.rule = rule
+        self.actions: tuple[Action, ...] = ()
 
 
 class UserMemory(Protocol):

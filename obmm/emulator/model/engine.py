@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import errno
-from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .calls import KernelError
-from .ownership import WB_ONLY
+from .ownership import INVAL, WB_INVAL, WB_ONLY
 from .region import ImportRegion, Region
 
 if TYPE_CHECKING:
@@ -18,20 +16,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 30
 BUSY_RETRY = 0.01
 DRAIN_TIMEOUT = 1.0
-NAMES = {1: "WB_ONLY", 2: "INVAL", 3: "WB_INVAL"}
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """One request to the engine. `op` is WB_ONLY, INVAL, WB_INVAL, or DRAIN of the queue of `scna`."""
-
-    op: str
-    pa: int = 0
-    length: int = 0
-    error: int = 0
-    mem_id: int = 0
-    offset: int = 0
-    scna: int = 0
+NAMES = {WB_ONLY: "WB_ONLY", INVAL: "INVAL", WB_INVAL: "WB_INVAL"}
 
 
 class CacheEngine:
@@ -40,47 +25,49 @@ class CacheEngine:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._semaphore = host.fabric.mutex()
-        self.log: deque[Flush] = deque(maxlen=4096)
-        """The latest requests, oldest first."""
 
     def flush(self, region: Region, offset: int, length: int, operation: int) -> None:
         """Run `operation` over a part of `region`; rule O11 when the engine fails.
 
-        An export flushes its remaining physically contiguous pieces after an error and reports the first
-        one; an import stops at the failing chunk. Write-back of an import also drains the write queue of
-        its controller.
+        Ranges are cut in chunks of 1 GiB. After an error an export still flushes its remaining physically
+        contiguous pieces and reports the first one; an import stops at the failing chunk. Write-back of an
+        import also drains the write queue of its controller. `skip_cache_maintain` skips all but the drain.
         """
         first_error = 0
         if not self._host.module.skip_cache_maintain:
-            for at, pa, size in contiguous(region, offset, length):
-                first_error = self._chunks(region, at, pa, size, operation) or first_error
+            with self._semaphore:
+                for at, pa, size in contiguous(region, offset, length):
+                    error = self._chunks(operation, pa, size, region.mem_id, at)
+                    first_error = first_error or error
         if first_error:
             raise KernelError(first_error, "O11", "the cache engine failed")
-        if isinstance(region, ImportRegion) and operation & WB_ONLY:
+        self._host.caches.flush(region, offset, length, operation)
+        if operation & WB_ONLY and isinstance(region, ImportRegion):
             self._drain(region.scna)
 
     def clear(self, pa: int, length: int) -> int:
-        """Flush freshly cleared memory of no region yet; returns an errno."""
+        """Flush freshly zeroed memory of no region yet; returns an errno."""
         if self._host.module.skip_cache_maintain:
             return 0
         with self._semaphore:
-            return self._request(3, pa, length, 0, 0)
+            return self._request(WB_INVAL, pa, length, clearing=True)
 
-    def _chunks(self, region: Region, offset: int, pa: int, length: int, operation: int) -> int:
-        with self._semaphore:
-            for start in range(0, length, CHUNK):
-                size = min(CHUNK, length - start)
-                error = self._request(operation, pa + start, size, region.mem_id, offset + start)
-                if error:
-                    return error
+    def _chunks(self, operation: int, pa: int, length: int, mem_id: int, offset: int) -> int:
+        for start in range(0, length, CHUNK):
+            size = min(CHUNK, length - start)
+            error = self._request(operation, pa + start, size, mem_id=mem_id, offset=offset + start)
+            if error:
+                return error
         return 0
 
-    def _request(self, operation: int, pa: int, length: int, mem_id: int, offset: int) -> int:
-        faults = self._host.faults
+    def _request(self, operation: int, pa: int, length: int, **what: int) -> int:
+        faults, journal = self._host.faults, self._host.journal
+        name = NAMES[operation]
         if faults.flush_sleep:
             self._host.fabric.pause(faults.flush_sleep)
         while faults.flush_busy > 0:
             faults.flush_busy -= 1
+            journal.add("flush", op=name, pa=pa, length=length, ret=errno.EBUSY, **what)
             self._host.fabric.pause(BUSY_RETRY)
         error = 0
         if faults.flush_error:
@@ -88,11 +75,12 @@ class CacheEngine:
                 faults.flush_skip -= 1
             else:
                 error = faults.flush_error
-        self.log.append(Flush(NAMES[operation], pa, length, error, mem_id, offset))
+        journal.add("flush", op=name, pa=pa, length=length, ret=error or None, **what)
         return error
 
     def _drain(self, scna: int) -> None:
-        self.log.append(Flush("DRAIN", scna=scna))
+        """Wait until the write queue of controller `scna` is empty; a negative state counts as empty."""
+        self._host.journal.add("flush", op="DRAIN", scna=scna)
         if self._host.faults.drain_state == 0:
             self._host.fabric.pause(DRAIN_TIMEOUT)
             raise KernelError(errno.ETIMEDOUT, "O11", "the UB write queue did not drain in 1000 ms")

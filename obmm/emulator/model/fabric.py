@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Condition, Lock
 
 from ..topology import Topology
+from .calls import Backing
 from .host import Host
 from .memory import Memory
 from .mutex import Mutex
@@ -52,6 +53,11 @@ class Fabric:
         """The export and offset that (destination CNA, token, UBA) name, or None: nobody answers."""
         ummu = self._ummus.get(dcna)
         return ummu.find(tokenid, uba) if ummu else None
+
+    def export_pieces(self, region: ExportRegion, offset: int, length: int) -> Iterator[tuple[Backing, int]]:
+        """The memory behind a part of an export; nobody answers for memory of another process's own."""
+        memory = region.memory or self.hole
+        yield memory.backing(offset if region.memory else 0), length
 
     def close(self) -> None:
         """Destroy all memory. Existing mappings of clients get SIGBUS."""

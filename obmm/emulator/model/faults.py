@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 
 @dataclass
@@ -26,6 +26,8 @@ class Faults:
     """Adding memory to a remote node fails."""
     add_sleep: float = 0.0
     """Seconds that adding memory takes."""
+    numa_remote: bool = True
+    """False: as if not booted with `numa_remote`."""
     remove_error: int = 0
     """Removing memory of a remote node fails."""
     distance_error: int = 0
@@ -36,6 +38,10 @@ class Faults:
     """Releasing a token fails."""
     ummu_map_error: int = 0
     """Mapping into the UMMU fails."""
+    token_min: int = 0
+    """Narrower token range of every UMMU: lowest ..."""
+    token_max: int | None = None
+    """... and highest token."""
     alloc_fails: bool = False
     """No fresh segment."""
     alloc_limit: int | None = None
@@ -48,9 +54,12 @@ class Faults:
     """... after this many good ones."""
     remap_error: int = 0
     """Building the page tables of a mapping fails."""
+    remote_nodes: int = 0
+    """Bit mask of local nodes that count as remote."""
+    blocker: tuple[int, int] | None = None
+    """A foreign entry in /proc/iomem: (start, length)."""
     latency: float = 0.0
     """Seconds added to each control call."""
-    pauses: float = field(default=0.0, repr=False)
 
     def reset(self) -> None:
         """Back to a healthy host."""

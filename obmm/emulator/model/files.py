@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+O_PATH = 0o10000000
+
 if TYPE_CHECKING:
     from .host import Host
     from .region import Region
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 class OpenFile:
     """One `struct file`: shared by dup, fork and SCM_RIGHTS, kept alive by descriptors and mappings.
 
-    `region` is None for `/dev/obmm` and for descriptors opened with O_PATH.
+    `region` is None for `/dev/obmm`. A descriptor opened with O_PATH never reaches the driver and does
+    not make a region busy.
     """
 
     __slots__ = ("_users", "flags", "host", "path", "region")
@@ -25,6 +28,10 @@ class OpenFile:
         self.flags = flags
         self.region = region
         self._users = 1
+
+    @property
+    def path_only(self) -> bool:
+        return self.flags & O_PATH != 0
 
     @property
     def readable(self) -> bool:
@@ -51,9 +58,8 @@ class OpenFile:
     def put(self) -> None:
         """One user less; the last one closes the region's file."""
         self._users -= 1
-        if self._users:
+        if self._users or self.path_only:
             return
         if self.region is not None:
             self.region.opens -= 1
-            self.region = None
         self.host.open_files -= 1

@@ -4,25 +4,33 @@
 from __future__ import annotations
 
 import errno
-import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..topology import GIB, Controller, HostSpec, Window
+from ..topology import Controller, HostSpec, Window
+from .caches import CoherentCaches
 from .calls import KernelError
 from .decoder import GRANULE, Decoder, Entry
 from .dram import Dram
 from .engine import CacheEngine
 from .faults import Faults
-from .files import OpenFile
 from .ids import LowestFree
+from .journal import Journal
 from .memory import Memory
 from .module import Module
+from .numa import RemoteNuma
 from .physical import PhysicalMap
+from .pool import Pool
+from .preimport import Preimport
 from .process import Process
-from .region import ExportRegion, ImportRegion, Region
+from .region import ExportRegion, Region
 from .resources import RangeList
-from .structs import MAX_MEM_ID
-from .ummu import Ummu, uba_of
+from .structs import MAX_LOCAL_NODES, MAX_MEM_ID
+from .stubs import STUBS
+from .tree import Tree
+from .ummu import Ummu
+from .user_memory import Extent, UserPins
 
 if TYPE_CHECKING:
     from .fabric import Fabric
@@ -32,30 +40,123 @@ REGION_NODE = "/dev/obmm_shmdev"
 
 
 class Host:
-    """One machine of the fabric."""
+    """One machine of the fabric. Hardware first, then what the module keeps while it is loaded."""
 
     def __init__(self, fabric: Fabric, spec: HostSpec) -> None:
         self.fabric = fabric
         self.spec = spec
         self.name = spec.name
         self.faults = Faults()
-        self.module = Module(spec)
+        self.journal = Journal()
+        self.features = spec.features
+        """Feature mask of the firmware, None = no source; read when the module loads (rule D1)."""
+        self.contiguous_percent = spec.contiguous_percent
+        self.dev_noexec = False
+        """/dev is mounted noexec (rule M4)."""
+        self.max_map_count = 65530
+        self.caches = CoherentCaches()
         self.engine = CacheEngine(self)
-        self.dram = Dram(spec, self.module.memseg)
         self.decoder = Decoder()
+        self.numa = RemoteNuma(self)
         self.ummus: dict[int | None, Ummu] = {
             c.ummu: Ummu(c.ummu, spec.token_min, spec.token_max) for c in spec.controllers
         }
         if spec.logical_ummu:
             self.ummus[None] = Ummu(None, spec.token_min, spec.token_max)
+        self._controllers = {c.cna: c for c in spec.controllers}
+        self._window_memory: dict[Window, Memory] = {}
+        self.processes: dict[int, Process] = {}
+        self.pins = UserPins()
+        self.uevents: list[str] = []
+
         self.regions: dict[int, Region] = {}
         """Live regions by mem_id, in the order of creation."""
         self.ids = LowestFree(1, MAX_MEM_ID)
         self.physical = PhysicalMap()
         self.imports = RangeList()
+        """Window ranges of plain imports and of preimports."""
+        self.preimports: list[Preimport] = []
+        """Declared ranges, oldest first."""
         self.open_files = 0
-        self.processes: dict[int, Process] = {}
-        self._window_memory: dict[Window, Memory] = {}
+        self._busy_calls = 0
+        self.tree = Tree(self)
+        self.module: Module
+        self.dram: Dram
+        self.pools: dict[int, Pool] = {}
+        self.loaded = False
+        self._load(spec.parameters())
+
+    # --- the module ---------------------------------------------------------------------------------
+
+    def insmod(self, params: str = "") -> None:
+        """Load the module (EEXIST when it is loaded; EINVAL, EOPNOTSUPP as driver specification 2, 12)."""
+        with self.fabric.lock:
+            if self.loaded:
+                raise KernelError(errno.EEXIST, "8", "the module is loaded")
+            self._load(params)
+
+    def rmmod(self) -> None:
+        """Unload the module; EAGAIN while any region, preimport, open file or call uses it."""
+        with self.fabric.lock:
+            if not self.loaded:
+                raise KernelError(errno.ENOENT, "8", "the module is not loaded")
+            if self.regions or self.open_files or self.preimports or self._busy_calls:
+                raise KernelError(errno.EAGAIN, "8", "the module is in use")
+            self.loaded = False
+            self.pools = {}
+            self.uevents += ["remove@.../obmm", "remove@.../obmm"]
+            self.tree.module_unloaded()
+
+    def _load(self, params: str) -> None:
+        module = Module(params, self.features, self.contiguous_percent)
+        nodes = self.local_nodes()
+        if not nodes:
+            raise KernelError(errno.EINVAL, "2", "no local NUMA node")
+        if max(nodes) >= MAX_LOCAL_NODES:
+            raise KernelError(errno.EOPNOTSUPP, "2", f"local node {max(nodes)}; the driver supports 0...15")
+        self.module = module
+        self.dram = Dram(self.spec, module.memseg)
+        target = module.mempool_size // len(nodes) // module.memseg
+        self.pools = {node: Pool(self, node, target) for node in nodes}
+        self.loaded = True
+        self.uevents += ["add@.../obmm", "add@.../obmm"]
+        self.tree.module_loaded()
+
+    @contextmanager
+    def module_use(self) -> Iterator[None]:
+        """A call that may sleep pins the module."""
+        self._busy_calls += 1
+        try:
+            yield
+        finally:
+            self._busy_calls -= 1
+
+    def threads(self) -> list[str]:
+        """Names of the driver's kernel threads."""
+        return [f"{kind}-obmm-{node}" for kind in ("clearing", "pooling") for node in self.pools]
+
+    def pool_counters(self, node: int) -> dict[str, int]:
+        """total, used, available_cleared, available_uncleared of a node's pool, in bytes."""
+        with self.fabric.lock:
+            return self.pools[node].counters()
+
+    # --- tests and faults -----------------------------------------------------------------------------
+
+    def stub(self, name: str, *values: int) -> None:
+        """Arm a fault under the name and with the values that the driver transcript uses."""
+        with self.fabric.lock:
+            STUBS[name](self, *values)
+
+    def take_journal(self) -> list[dict[str, Any]]:
+        """What was asked of the cache engine, the UMMUs and remote NUMA since the last call (no lock)."""
+        return self.journal.take()
+
+    def pinned_bytes(self, pid: int) -> int:
+        """Memory of a process that EXPORT_PID holds (VmPin)."""
+        process = self.processes.get(pid)
+        return process.pinned if process else 0
+
+    # --- processes and nodes ------------------------------------------------------------------------
 
     def process(self, pid: int, uid: int = 0) -> Process:
         """A client process appears."""
@@ -63,12 +164,76 @@ class Host:
             process = self.processes[pid] = Process(self, pid, uid)
             return process
 
+    def lookup(self, path: str) -> Region | None:
+        """The region behind a device node, None for the control node, ENOENT for anything else."""
+        if path == CONTROL_NODE and self.loaded:
+            return None
+        number = path[len(REGION_NODE) :] if path.startswith(REGION_NODE) else ""
+        region = self.regions.get(int(number)) if number.isdecimal() and len(number) <= 7 else None
+        if region is None or str(region.mem_id) != number:
+            raise KernelError(errno.ENOENT, "9.1", path)
+        return region
+
+    def chmod(self, path: str, mode: int) -> None:
+        """Change the mode of a device node; it is back at 0600 when the id is reused."""
+        with self.fabric.lock:
+            region = self.lookup(path)
+            if region is not None:
+                region.mode = mode
+                self.tree.changed_node(region)
+
+    def chown(self, path: str, uid: int, gid: int) -> None:
+        """Change the owner of a device node."""
+        with self.fabric.lock:
+            region = self.lookup(path)
+            if region is not None:
+                region.owner = uid, gid
+                self.tree.changed_node(region)
+
+    # --- hardware -----------------------------------------------------------------------------------
+
+    def local_nodes(self) -> list[int]:
+        """Online local NUMA nodes."""
+        remote = self.faults.remote_nodes
+        return [n.id for n in self.spec.nodes if n.online and not remote >> n.id & 1]
+
+    def is_local(self, node: int) -> bool:
+        """Whether `node` is an online local NUMA node."""
+        return node in self.local_nodes()
+
+    def one_package(self, nodes: list[int]) -> bool:
+        """Whether all `nodes` are online local nodes with CPUs on one socket (rule X5).
+
+        A kernel that knows `max_nodes` nodes does not see a larger number and accepts it.
+        """
+        local = self.local_nodes()
+        packages = {n.id: n.package for n in self.spec.nodes if n.id in local and n.cpus}
+        found = {packages.get(node) for node in nodes if node < self.spec.max_nodes}
+        return len(found) == 1 and None not in found
+
     def controller(self, cna: int) -> Controller | None:
         """The local controller with primary CNA `cna`."""
-        for controller in self.spec.controllers:
-            if controller.cna == cna:
-                return controller
+        return self._controllers.get(cna)
+
+    def window_kind(self, controller: Controller, start: int, length: int) -> Literal["CC", "NC"] | None:
+        """CC or NC when the range lies in one window of `controller`, else None."""
+        for window in controller.windows:
+            if window.base <= start and start + length <= window.end:
+                return window.kind
         return None
+
+    def in_window(self, pa: int) -> bool:
+        """Whether `pa` lies in any window of this host."""
+        return any(w.base <= pa < w.end for c in self.spec.controllers for w in c.windows)
+
+    def foreign_resource(self, start: int, end: int) -> Literal["partial", "inside"] | None:
+        """How a foreign /proc/iomem entry collides with [start, end); one that contains it does not."""
+        if self.faults.blocker is None:
+            return None
+        low, high = self.faults.blocker[0], sum(self.faults.blocker)
+        if high <= start or end <= low or (low <= start and end <= high):
+            return None
+        return "inside" if start <= low and high <= end else "partial"
 
     def program(
         self,
@@ -125,46 +290,7 @@ class Host:
                     return memory, pa - window.base, window.end - pa
         return None
 
-    def lookup(self, path: str) -> Region | None:
-        """The region behind a device node, None for the control node, ENOENT for anything else."""
-        if path == CONTROL_NODE and self.module.loaded:
-            return None
-        number = path[len(REGION_NODE) :] if path.startswith(REGION_NODE) else ""
-        region = self.regions.get(int(number)) if number.isdecimal() and len(number) <= 7 else None
-        if region is None or str(region.mem_id) != number:
-            raise KernelError(errno.ENOENT, "9.1", path)
-        return region
-
-    def check_permission(self, mode: int, owner: tuple[int, int], uid: int, flags: int) -> None:
-        """What the VFS asks before the driver's open (EACCES)."""
-        if uid == 0:
-            return
-        want = {os.O_RDONLY: 4, os.O_WRONLY: 2}.get(flags & os.O_ACCMODE, 6)
-        have = mode >> 6 if uid == owner[0] else mode
-        if want & ~have & 7:
-            raise KernelError(errno.EACCES, "9.1", f"mode {mode:#o}, uid {uid}")
-
-    def opened(self, path: str, flags: int, region: Region | None) -> OpenFile:
-        """A new open file."""
-        self.open_files += 1
-        return OpenFile(self, path, flags, region)
-
-    def is_local(self, node: int) -> bool:
-        """Whether `node` is an online local NUMA node."""
-        return any(n.id == node and n.online for n in self.spec.nodes)
-
-    def one_package(self, nodes: list[int]) -> bool:
-        """Whether all `nodes` are online local nodes with CPUs on one socket (rule X5)."""
-        packages = {n.id: n.package for n in self.spec.nodes if n.online and n.cpus}
-        found = {packages.get(node) for node in nodes}
-        return len(found) == 1 and None not in found
-
-    def window_kind(self, controller: Controller, start: int, length: int) -> str | None:
-        """CC or NC when the range lies in one window of `controller`, else None."""
-        for window in controller.windows:
-            if window.base <= start and start + length <= window.end:
-                return window.kind
-        return None
+    # --- regions ------------------------------------------------------------------------------------
 
     def take_id(self, region: Region, rule: str) -> None:
         """The lowest free mem_id (ENOSPC by `rule`)."""
@@ -174,68 +300,77 @@ class Host:
         region.mem_id = mem_id
 
     def allocate(self, region: ExportRegion, fast: bool) -> None:
-        """Take the memory of an export (rule X12)."""
-        for node, size in enumerate(region.node_sizes):
-            if size // self.dram.memseg > self.dram.available(node):
-                raise KernelError(errno.ENOMEM, "X12", f"node {node} has not {size:#x} bytes")
-        region.memory = Memory(f"obmm-{self.name}-{region.mem_id}", region.size)
-        segments: list[tuple[int, int]] = []
-        for node, size in enumerate(region.node_sizes):
-            segments += self.dram.take(node, size // self.dram.memseg)
-        region.place(segments)
+        """Take the memory of a pool export: all segments of node 0, then node 1, ... (X11, X12)."""
+        taken: list[tuple[Pool, list[tuple[int, int]]]] = []
+        try:
+            for node, size in enumerate(region.node_sizes):
+                if size:
+                    pool = self.pools.get(node)
+                    if pool is None:
+                        raise KernelError(errno.ENODEV, "X11", f"node {node} has no pool")
+                    taken.append((pool, pool.take(size // self.module.memseg, fast)))
+            region.memory = Memory(f"obmm-{self.name}-{region.mem_id}", region.size)
+        except KernelError:
+            for pool, segments in taken:
+                pool.give(segments)
+            raise
+        region.place([segment for _, segments in taken for segment in segments])
+
+    def attach(self, region: ExportRegion) -> None:
+        """Token and bus address from the first UMMU that takes the vendor data (X13, X14)."""
+        for ummu in self.ummus.values():
+            if ummu.accepts(region.vendor) and not self.faults.ummu_refuses:
+                ummu.attach(region, self)
+                return
+        self.journal.add("ummu", call="alloc_tdev", vendor_len=len(region.vendor), refused=True)
+        raise KernelError(errno.EPERM, "X13", "no UMMU accepts the vendor_info")
 
     def free(self, region: ExportRegion) -> None:
-        """Give the memory of an export back to the kernel."""
+        """Memory of an export back to where it came from; nothing can reach its contents any more."""
         if region.memory is not None:
             region.memory.destroy()
             region.memory = None
+        if region.from_user:
+            self.unpin(region)
+            return
         index = 0
         for node, size in enumerate(region.node_sizes):
-            count = size // self.dram.memseg
-            self.dram.give(node, region.segments[index : index + count])
+            count = size // self.module.memseg
+            if count:
+                self.pools[node].give(region.segments[index : index + count])
             index += count
 
-    def attach(self, region: ExportRegion) -> None:
-        """Token and bus address for an export (rules X13, X14)."""
-        for ummu in self.ummus.values():
-            if ummu.accepts(region.vendor):
-                break
-        else:
-            raise KernelError(errno.EPERM, "X13", "no UMMU accepts the vendor_info")
-        tokenid = ummu.tokens.take()
-        if tokenid is None:
-            raise KernelError(errno.EPERM, "X13", "token ids exhausted")
-        region.ummu, region.tokenid, region.uba = ummu, tokenid, uba_of(region.size)
-        ummu.exports[tokenid] = region
+    def pin(self, region: ExportRegion, target: Process, sizes: tuple[int, ...], extents: list[Extent]) -> None:
+        """Hold pages of a process for EXPORT_PID; the counter knows no RLIMIT_MEMLOCK (6.2)."""
+        region.node_sizes = sizes
+        region.pinned = target
+        region.place(self.pins.take(target, extents))
+        target.pinned += region.size
 
-    def release_export(self, region: ExportRegion) -> None:
-        """Undo `attach` and `allocate`."""
-        assert region.ummu is not None
-        del region.ummu.exports[region.tokenid]
-        region.ummu.tokens.give(region.tokenid)
-        self.physical.remove(region)
-        self.free(region)
+    def unpin(self, region: ExportRegion) -> None:
+        """Let the pages of an EXPORT_PID region go; the process may be gone already."""
+        assert region.pinned is not None
+        region.pinned.pinned -= region.size
+        self.pins.give(region.segments)
+        region.pinned = None
 
     def publish(self, region: Region) -> None:
         """The region becomes visible: node, sysfs, queries."""
         self.regions[region.mem_id] = region
         self.physical.add(region)
+        self.tree.region_added(region)
 
     def withdraw(self, region: Region) -> None:
         """The region is gone: node, sysfs, queries, and its id is free again."""
         del self.regions[region.mem_id]
-        if isinstance(region, ImportRegion):
-            self.physical.remove(region)
+        self.physical.remove(region)
         self.ids.give(region.mem_id)
+        self.tree.region_removed(region)
 
     def close(self) -> None:
         """Destroy the memory of this host."""
-        for region in list(self.regions.values()):
-            memory = getattr(region, "memory", None)
-            if memory is not None:
-                memory.destroy()
+        for region in self.regions.values():
+            if isinstance(region, ExportRegion) and region.memory is not None:
+                region.memory.destroy()
         for memory in self._window_memory.values():
             memory.destroy()
-
-
-_ = GIB

@@ -3,47 +3,49 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 
-from .region import Region
+from .region import ExportRegion, Region
 
 
 class PhysicalMap:
     """All pieces of all live regions by start address.
 
-    Two live regions share memory only when the same huge pages were exported
-    twice by EXPORT_PID; their pieces then have equal bounds, and the region
-    created last answers first (6.8).
+    Pool segments and window ranges belong to one region at a time. Pages of a process can be exported
+    several times by EXPORT_PID; the region created last answers first (6.8).
     """
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._pieces: dict[int, list[tuple[int, int, Region]]] = {}
+        self._pieces: dict[int, tuple[int, int, Region]] = {}
+        self._pinned: list[Region] = []
 
     def add(self, region: Region) -> None:
+        if isinstance(region, ExportRegion) and region.from_user:
+            self._pinned.append(region)
+            return
         for offset, pa, length in region.physical(0, region.size):
-            pieces = self._pieces.get(pa)
-            if pieces is None:
-                insort(self._starts, pa)
-                pieces = self._pieces[pa] = []
-            pieces.append((length, offset, region))
+            insort(self._starts, pa)
+            self._pieces[pa] = length, offset, region
 
     def remove(self, region: Region) -> None:
+        if isinstance(region, ExportRegion) and region.from_user:
+            self._pinned.remove(region)
+            return
         for _, pa, _ in region.physical(0, region.size):
-            pieces = [piece for piece in self._pieces[pa] if piece[2] is not region]
-            if pieces:
-                self._pieces[pa] = pieces
-            else:
-                del self._pieces[pa]
-                del self._starts[bisect_right(self._starts, pa) - 1]
+            del self._pieces[pa]
+            del self._starts[bisect_left(self._starts, pa)]
 
     def find(self, pa: int) -> tuple[Region, int] | None:
         """The newest live region at `pa` and the offset in it."""
         index = bisect_right(self._starts, pa)
-        if not index:
-            return None
-        start = self._starts[index - 1]
-        for length, offset, region in reversed(self._pieces[start]):
+        if index:
+            start = self._starts[index - 1]
+            length, offset, region = self._pieces[start]
             if pa < start + length and not region.destroying:
                 return region, offset + pa - start
+        for region in reversed(self._pinned):
+            for offset, start, length in region.physical(0, region.size):
+                if start <= pa < start + length and not region.destroying:
+                    return region, offset + pa - start
         return None

@@ -7,21 +7,20 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from . import mapping
+from . import mapping, vfs
 from .calls import Answer, KernelError, UserMemory
 from .commands import COMMANDS
-from .files import OpenFile
+from .files import O_PATH, OpenFile
 from .structs import SHMDEV_UPDATE_RANGE, UPDATE_RANGE
 from .update_range import update_range
+from .user_memory import UserPages
 from .vma import Vma, VmaList
 
 if TYPE_CHECKING:
     from .host import Host
     from .region import Region
 
-O_PATH = 0o10000000
-VFS_IOCTLS = frozenset({0x5450, 0x5451, 0x5421, 0x5452})
-"""FIONCLEX, FIOCLEX, FIONBIO, FIOASYNC: answered by the VFS, they never reach the driver (rule D2)."""
+O_CREAT, O_EXCL, O_DIRECTORY = 0o100, 0o200, 0o200000
 
 
 class Process:
@@ -33,24 +32,33 @@ class Process:
         self.uid = uid
         self.vmas = VmaList()
         self.mmap_lock = host.fabric.mutex()
+        self.memory = UserPages(pid)
+        """The process's own pages, for EXPORT_PID."""
+        self.pinned = 0
+        """Bytes of them that exports hold (VmPin)."""
 
     def open(self, path: str, flags: int) -> OpenFile:
         """open(2) of a device node, in the order of 9.1."""
         host = self.host
         with host.fabric.lock:
             region = host.lookup(path)
+            if flags & O_CREAT and flags & O_EXCL:
+                raise KernelError(errno.EEXIST, "9.1", f"{path} exists")
+            if flags & O_DIRECTORY:
+                raise KernelError(errno.ENOTDIR, "9.1", f"{path} is no folder")
             if flags & O_PATH:
-                return host.opened(path, flags, None)
-            if region is None:
-                host.check_permission(0o600, (0, 0), self.uid, flags)
-            else:
-                host.check_permission(region.mode, region.owner, self.uid, flags)
+                return OpenFile(host, path, flags, None)
+            mode, owner = (region.mode, region.owner) if region else (0o600, (0, 0))
+            if not _may_open(mode, owner, self.uid, flags):
+                raise KernelError(errno.EACCES, "9.1", f"mode {mode:#o}, uid {self.uid}")
+            if region is not None:
                 self._open_region(region, flags)
             if flags & os.O_DIRECT:
                 raise KernelError(errno.EINVAL, "9.1", "O_DIRECT")
             if region is not None:
                 region.opens += 1
-            return host.opened(path, flags, region)
+            host.open_files += 1
+            return OpenFile(host, path, flags, region)
 
     def _open_region(self, region: Region, flags: int) -> None:
         if flags & os.O_SYNC:
@@ -63,39 +71,79 @@ class Process:
 
     def ioctl(self, file: OpenFile, request: int, argument: int, user: UserMemory) -> Answer:
         """ioctl(2) on either node: dispatch rules D1-D5, or UPDATE_RANGE."""
-        host = self.host
-        with host.fabric.lock:
-            if request in VFS_IOCTLS:
-                return Answer(0)
+        with self.host.fabric.lock:
+            if file.path_only:
+                raise KernelError(errno.EBADF, "9.1", "O_PATH descriptor")
+            if request in vfs.IOCTLS:
+                return vfs.ioctl(request)
             if file.region is not None:
                 if request != SHMDEV_UPDATE_RANGE:
                     raise KernelError(errno.ENOTTY, "9.2", f"request {request:#x}")
                 raw = user.read(argument, UPDATE_RANGE.size)  # O1
                 return Answer(0, tuple(update_range(self, file, raw)))
-            if not host.module.gate_open:
-                raise KernelError(errno.EOPNOTSUPP, "D1", "the firmware reports no UB memory feature")
-            command = COMMANDS.get(request)
-            if command is None:
-                raise KernelError(errno.ENOTTY, "D2", f"request {request:#x}")
-            raw = user.read(argument, command.layout.size)  # D3
+            return self._control(request, argument, user)
+
+    def _control(self, request: int, argument: int, user: UserMemory) -> Answer:
+        host = self.host
+        if not host.module.gate_open:
+            raise KernelError(errno.EOPNOTSUPP, "D1", "the firmware reports no UB memory feature")
+        command = COMMANDS.get(request)
+        if command is None:
+            raise KernelError(errno.ENOTTY, "D2", f"request {request:#x}")
+        raw = user.read(argument, command.layout.size)  # D3
+        try:
             result = command.run(self, raw, user)
-            if result is not None:
-                user.write(argument, result)  # D5
-            return Answer(0)
+        finally:
+            if host.faults.latency:
+                host.fabric.pause(host.faults.latency)
+        if result is not None:
+            user.write(argument, result)  # D5
+        return Answer(0)
 
     def mmap(self, file: OpenFile, address: int, length: int, prot: int, flags: int, offset: int) -> Answer:
         """mmap(2) of `file` at `address`, which the client has chosen (driver specification 9.3)."""
         with self.host.fabric.lock, self.mmap_lock:
+            if file.path_only:
+                raise KernelError(errno.EBADF, "9.1", "O_PATH descriptor")
             actions = mapping.map_region(self, file, address, length, prot, flags, offset)
             return Answer(address, tuple(actions))
 
     def munmap(self, address: int, length: int) -> Answer:
         """munmap(2) (driver specification 9.5); ranges of no region are left to the client."""
         with self.host.fabric.lock, self.mmap_lock:
+            self.memory.forget(address, address + length)
             return Answer(0, tuple(mapping.unmap(self, address, length)))
 
+    def mprotect(self, address: int, length: int, prot: int) -> Answer | None:
+        """mprotect(2) (9.4). None: no region there, the call is the kernel's own business."""
+        with self.host.fabric.lock, self.mmap_lock:
+            return vfs.mprotect(self, address, length, prot)
+
+    def mremap(self, address: int, old: int, new: int, flags: int = 0, target: int = 0) -> Answer | None:
+        """mremap(2) (9.4). None as for `mprotect`."""
+        with self.host.fabric.lock, self.mmap_lock:
+            return vfs.mremap(self, address, old, new, flags, target)
+
+    def madvise(self, address: int, length: int, advice: int) -> Answer | None:
+        """madvise(2) (9.4). None as for `mprotect`."""
+        with self.host.fabric.lock, self.mmap_lock:
+            return vfs.madvise(self, address, length, advice)
+
+    def msync(self, address: int, length: int, flags: int) -> Answer | None:
+        """msync(2) (9.2). None as for `mprotect`."""
+        with self.host.fabric.lock, self.mmap_lock:
+            return vfs.msync(self, address, length, flags)
+
+    def file_operation(self, file: OpenFile, operation: int, *arguments: int) -> Answer:
+        """read, write, lseek, fsync, fallocate, ftruncate by `vfs.FileOperation` (2, 9.2)."""
+        return vfs.file_operation(file, operation)
+
     def split(self, vma: Vma, address: int) -> Vma:
-        """Cut a piece at `address`; returns the upper part."""
+        """Cut a piece at `address`; returns the upper part. PMD regions are cut at PMD borders only."""
+        if address % vma.region.unit:
+            raise KernelError(errno.EINVAL, "9.5", f"a PMD region cannot be cut at {address:#x}")
+        if len(self.vmas) >= self.host.max_map_count:
+            raise KernelError(errno.ENOMEM, "9.4", "too many mappings")
         upper = vma.split(address)
         vma.region.mapping_count += 1
         self.vmas.add(upper)
@@ -104,8 +152,15 @@ class Process:
     def exit(self) -> None:
         """The process is gone, orderly or killed: its mappings close as in munmap."""
         host = self.host
-        with host.fabric.lock:
+        with host.fabric.lock, self.mmap_lock:
             for vma in list(self.vmas):
                 mapping.close_piece(self, vma)
             if host.processes.get(self.pid) is self:
                 del host.processes[self.pid]
+
+
+def _may_open(mode: int, owner: tuple[int, int], uid: int, flags: int) -> bool:
+    """Whether the VFS lets `uid` open a node of `mode` and `owner`."""
+    want = {os.O_RDONLY: 4, os.O_WRONLY: 2}.get(flags & os.O_ACCMODE, 6)
+    have = mode >> 6 if uid == owner[0] else mode
+    return uid == 0 or not want & ~have & 7

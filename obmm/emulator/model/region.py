@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .mutex import Mutex
     from .ownership import OwnershipTable
     from .preimport import Preimport
+    from .process import Process
     from .ummu import Ummu
 
 
@@ -117,7 +118,8 @@ class ExportRegion(Region):
         self.memory: Memory | None = None
         self.segments: list[tuple[int, int]] = []
         self.starts: list[int] = []
-        self.pinned: object = None
+        self.pinned: Process | None = None
+        """Whose memory it is, for EXPORT_PID."""
         self.ummu: Ummu | None = None
         self.tokenid = 0
         self.uba = 0
@@ -146,7 +148,19 @@ class ExportRegion(Region):
 class ImportRegion(Region):
     """Another host's memory seen through a local window."""
 
-    __slots__ = ("dcna", "deid", "numa_id", "numa_remote", "pa", "preimport", "scna", "seid")
+    __slots__ = (
+        "base_dist",
+        "broken",
+        "controller_node",
+        "dcna",
+        "deid",
+        "numa_id",
+        "numa_remote",
+        "pa",
+        "preimport",
+        "scna",
+        "seid",
+    )
 
     kind = "import"
 
@@ -161,6 +175,7 @@ class ImportRegion(Region):
         seid: bytes,
         deid: bytes,
         numa_remote: bool,
+        base_dist: int,
         mutex: Mutex,
     ) -> None:
         super().__init__(size, priv, not numa_remote, mutex)
@@ -170,7 +185,11 @@ class ImportRegion(Region):
         self.seid = seid
         self.deid = deid
         self.numa_remote = numa_remote
+        self.base_dist = base_dist
         self.numa_id = -1
+        self.controller_node = 0
+        self.broken = False
+        """A roll-back failed: the region can never be removed again (6.5)."""
         self.preimport: Preimport | None = None
 
     def physical(self, offset: int, length: int) -> Iterator[tuple[int, int, int]]:

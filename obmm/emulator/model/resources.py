@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -21,6 +22,12 @@ class RangeList:
 
     def __init__(self) -> None:
         self._ranges: list[Range] = []
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def __iter__(self) -> Iterator[Range]:
+        return iter(self._ranges)
 
     def add(self, start: int, end: int, owner: object) -> None:
         insort(self._ranges, Range(start, end, owner))

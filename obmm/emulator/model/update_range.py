@@ -6,9 +6,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from ..topology import PAGE
 from .calls import Action, KernelError, Protect
-from .mapping import page_protection
+from .mapping import joined, page_protection
 from .ownership import INVAL, NONE, WB_INVAL, WB_ONLY
 from .structs import UPDATE_RANGE
 from .vma import EXEC, READ, WRITE, Vma
@@ -45,30 +44,30 @@ def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
     if cache_ops > INFER:
         raise KernelError(errno.EINVAL, "O8", f"cache_ops {cache_ops}")
     explicit = OPERATIONS.get(cache_ops)
-    done: list[tuple[Vma, int, int]] = []
+    done: list[tuple[Vma, int, int, int]] = []
     with process.mmap_lock, region.mutex:
         try:
             address = start
             for vma in process.vmas.overlapping(start, end):
                 if vma.start > address or vma.region is not region:
                     break
-                vma = cut(process, vma, address, end)
+                vma = _cut(process, vma, start, end)  # O10
                 address = vma.end
-                before = vma.prot, vma.rights
+                done.append((vma, vma.prot, vma.rights, vma.may))
                 operation = _change(region, vma, rights)
-                done.append((vma, *before))
                 if explicit is not None:
                     operation = explicit
                 if operation != NONE:
-                    process.host.engine.flush(region, vma.offset, vma.end - vma.start, operation)
+                    process.host.engine.flush(region, vma.offset, vma.end - vma.start, operation)  # O11
             if address < end:
                 raise KernelError(errno.EFAULT, "O9", f"{address:#x} is not a mapping of this region")
         except KernelError:
-            for vma, prot, old in done:
+            for vma, prot, old, may in done:
                 _change(region, vma, old)
-                vma.prot = prot
+                vma.prot, vma.may = prot, may
             raise
-    return [Protect(vma.start, vma.end - vma.start, page_protection(rights)) for vma, _, _ in done]
+    protection = page_protection(rights)
+    return joined(Protect(vma.start, vma.end - vma.start, protection) for vma, *_ in done)
 
 
 def valid_state(mem_state: int) -> bool:
@@ -83,12 +82,17 @@ def valid_state(mem_state: int) -> bool:
     return cache == CACHE_DEVICE and access != 0x4
 
 
-def cut(process: Process, vma: Vma, start: int, end: int) -> Vma:
-    """The part of `vma` in [start, end) as a piece of its own (rule O10)."""
-    if vma.start < start:
-        vma = process.split(vma, start)
-    if vma.end > end:
-        process.split(vma, end)
+def _cut(process: Process, vma: Vma, start: int, end: int) -> Vma:
+    """The part of `vma` in [start, end) as a piece of its own; splits stay when the call fails later."""
+    for border in (start, end):
+        if vma.start < border < vma.end:
+            faults = process.host.faults
+            if faults.split_error:
+                if faults.split_skip <= 0:
+                    raise KernelError(faults.split_error, "O10", "the mapping cannot be split")
+                faults.split_skip -= 1
+            upper = process.split(vma, border)
+            vma = upper if border == start else vma
     return vma
 
 
@@ -100,8 +104,6 @@ def _change(region: Region, vma: Vma, rights: int) -> int:
         first = vma.offset // unit
         operation = region.ownership.change(first, first + (vma.end - vma.start) // unit, vma.rights, rights)
     vma.prot = (vma.prot & EXEC) | (rights & (READ | WRITE))
+    vma.may = (vma.may & EXEC) | (rights & (READ | WRITE))
     vma.rights = rights
     return operation
-
-
-_ = PAGE

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from .files import OpenFile
@@ -18,10 +19,10 @@ class Vma:
     """A piece of a mapping. Pieces split and never merge.
 
     `prot` are the VMA's flags, what the maps file shows; `rights` what its page tables give: they differ
-    for executable mappings only (9.3, Q14).
+    for executable mappings only (9.3, Q14). `may` are the rights that mprotect could ask for.
     """
 
-    __slots__ = ("cacheable", "end", "file", "offset", "prot", "region", "rights", "start")
+    __slots__ = ("cacheable", "end", "file", "may", "offset", "prot", "region", "rights", "start")
 
     def __init__(
         self,
@@ -41,7 +42,13 @@ class Vma:
         self.file = file
         self.prot = prot
         self.rights = rights
+        self.may = READ | WRITE | EXEC
         self.cacheable = cacheable
+
+    @property
+    def mode(self) -> Literal["CC", "NC"]:
+        """The mapping mode that this piece stands for."""
+        return "CC" if self.cacheable else "NC"
 
     def split(self, address: int) -> Vma:
         """Cut at `address`: this piece keeps the lower part, the new one is returned."""
@@ -55,6 +62,7 @@ class Vma:
             self.rights,
             self.cacheable,
         )
+        upper.may = self.may
         self.end = address
         self.file.get()
         return upper
@@ -70,7 +78,7 @@ class VmaList:
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Vma]:
         return iter(self._pieces)
 
     def add(self, vma: Vma) -> None:

@@ -11,7 +11,9 @@ from .. import structs
 from ..structs import Layout
 from .addr_query import addr_query
 from .export import export
+from .export_pid import export_pid
 from .import_ import import_
+from .preimport import declare_preimport, undeclare_preimport
 from .remove import unexport, unimport
 
 if TYPE_CHECKING:
@@ -38,4 +40,7 @@ COMMANDS: dict[int, Command] = {
     structs.CMD_UNEXPORT: Command("UNEXPORT", structs.REMOVE, unexport),
     structs.CMD_UNIMPORT: Command("UNIMPORT", structs.REMOVE, unimport),
     structs.CMD_ADDR_QUERY: Command("ADDR_QUERY", structs.ADDR_QUERY, addr_query),
+    structs.CMD_EXPORT_PID: Command("EXPORT_PID", structs.EXPORT_PID, export_pid),
+    structs.CMD_DECLARE_PREIMPORT: Command("DECLARE_PREIMPORT", structs.PREIMPORT, declare_preimport),
+    structs.CMD_UNDECLARE_PREIMPORT: Command("UNDECLARE_PREIMPORT", structs.PREIMPORT, undeclare_preimport),
 }

@@ -47,12 +47,13 @@ def export(process: Process, raw: bytes, user: UserMemory) -> bytes:
     region.node_sizes = sizes
     host.take_id(region, "X10")
     try:
-        host.allocate(region, fast=bool(command.flags & EXPORT_FAST))
-        try:
-            host.attach(region)
-        except KernelError:
-            host.free(region)
-            raise
+        with host.module_use():
+            host.allocate(region, fast=bool(command.flags & EXPORT_FAST))  # X11, X12
+            try:
+                host.attach(region)  # X13, X14
+            except KernelError:
+                host.free(region)
+                raise
     except KernelError:
         host.ids.give(region.mem_id)
         raise

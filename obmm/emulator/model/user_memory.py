@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client's own memory as EXPORT_PID sees it: what is mapped, writable, hugetlb, and on which node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..topology import PAGE, PMD
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Equal pages [start, end)."""
+
+    start: int
+    end: int
+    hugetlb: bool
+    writable: bool = True
+    node: int = 0
+
+
+class UserPages:
+    """The account of one process: what was declared, else what the kernel tells about the real process."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._declared: list[Extent] = []
+
+    def declare(self, extent: Extent) -> None:
+        """From now on the model knows these pages; what it knew there is forgotten.
+
+        For callers whose machine has no huge pages, and for tests.
+        """
+        self.forget(extent.start, extent.end)
+        self._declared.append(extent)
+        self._declared.sort(key=lambda e: e.start)
+
+    def forget(self, start: int, end: int) -> None:
+        """These addresses were unmapped or mapped anew."""
+        kept: list[Extent] = []
+        for one in self._declared:
+            if one.end <= start or end <= one.start:
+                kept.append(one)
+                continue
+            if one.start < start:
+                kept.append(Extent(one.start, start, one.hugetlb, one.writable, one.node))
+            if end < one.end:
+                kept.append(Extent(end, one.end, one.hugetlb, one.writable, one.node))
+        self._declared = kept
+
+    def extents(self, start: int, end: int) -> list[Extent]:
+        """Mapped pages from `start` on, without a hole, as far as `end`."""
+        known = [e for e in self._declared if e.start < end and start < e.end]
+        if not known:
+            known = [e for e in kernel_extents(self._pid) if e.start < end and start < e.end]
+        found: list[Extent] = []
+        for one in known:
+            if one.start > start:
+                break
+            stop = min(one.end, end)
+            found.append(Extent(start, stop, one.hugetlb, one.writable, one.node))
+            start = stop
+        return found
+
+
+def kernel_extents(pid: int) -> Iterator[Extent]:
+    """The mappings of the real process `pid`, in address order; none when it cannot be looked at."""
+    try:
+        text = Path(f"/proc/{pid}/smaps").read_text()
+    except OSError:
+        return
+    for block in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", text):
+        head, _, rest = block.partition("\n")
+        span, permissions = head.split(None, 2)[:2]
+        low, high = (int(part, 16) for part in span.split("-"))
+        flags = re.search(r"^VmFlags:(.*)$", rest, re.MULTILINE)
+        hugetlb = flags is not None and " ht" in flags[1]
+        yield Extent(low, high, hugetlb, "w" in permissions)
+
+
+def page_floor(address: int) -> int:
+    """The page that contains `address`."""
+    return address // PAGE * PAGE
+
+
+class UserPins:
+    """Physical addresses of pinned pages. The same pages pinned twice have the same addresses."""
+
+    BASE = 1 << 51
+
+    def __init__(self) -> None:
+        self._next = self.BASE
+        self._pages: dict[tuple[int, int], int] = {}
+        self._owners: dict[int, tuple[int, int]] = {}
+        self._uses: dict[int, int] = {}
+
+    def take(self, owner: object, extents: list[Extent]) -> list[tuple[int, int]]:
+        """Pin `extents` of `owner`: physical pieces (pa, length), cut at the huge pages."""
+        pieces: list[tuple[int, int]] = []
+        for extent in extents:
+            start = extent.start
+            while start < extent.end:
+                page = start // PMD
+                end = min(extent.end, (page + 1) * PMD)
+                key = id(owner), page
+                base = self._pages.get(key)
+                if base is None:
+                    base = self._pages[key] = self._next
+                    self._owners[base] = key
+                    self._uses[base] = 0
+                    self._next += PMD
+                self._uses[base] += 1
+                pieces.append((base + start % PMD, end - start))
+                start = end
+        return pieces
+
+    def give(self, pieces: list[tuple[int, int]]) -> None:
+        """Unpin what `take` returned."""
+        for pa, _ in pieces:
+            base = pa // PMD * PMD
+            self._uses[base] -= 1
+            if not self._uses[base]:
+                del self._pages[self._owners.pop(base)], self._uses[base]

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel around the driver answers (driver specification 9.2, 9.4)."""
+
+from __future__ import annotations
+
+import errno
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from ..topology import PAGE, PMD
+from . import mapping
+from .calls import Answer, KernelError
+from .vma import EXEC, READ, WRITE
+
+if TYPE_CHECKING:
+    from .files import OpenFile
+    from .process import Process
+
+FIONCLEX, FIOCLEX, FIONBIO, FIOASYNC, FIOQSIZE = 0x5450, 0x5451, 0x5421, 0x5452, 0x5460
+IOCTLS = {FIONCLEX: 0, FIOCLEX: 0, FIONBIO: 0, FIOQSIZE: errno.ENOTTY}
+"""Requests that the VFS answers itself; they never reach the driver, gate or not (rule D2)."""
+
+REFUSED_ADVICE = {
+    4: errno.EINVAL,  # DONTNEED
+    8: errno.EINVAL,  # FREE
+    9: errno.ENODEV,  # REMOVE
+    11: errno.EINVAL,  # DOFORK
+    17: errno.EINVAL,  # DODUMP
+    20: errno.EINVAL,  # COLD
+    21: errno.EINVAL,  # PAGEOUT
+    22: errno.EINVAL,  # POPULATE_READ
+    23: errno.EINVAL,  # POPULATE_WRITE
+}
+ACCEPTED_ADVICE = frozenset({0, 1, 2, 3, 10, 12, 13, 14, 15, 16})
+"""NORMAL, RANDOM, SEQUENTIAL, WILLNEED, DONTFORK, MERGEABLE, UNMERGEABLE, (NO)HUGEPAGE, DONTDUMP: no effect."""
+MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
+MS_ASYNC, MS_INVALIDATE, MS_SYNC = 1, 2, 4
+
+
+def ioctl(request: int) -> Answer:
+    """One of `IOCTLS`."""
+    if IOCTLS[request]:
+        raise KernelError(IOCTLS[request], "D2", f"request {request:#x}")
+    return Answer(0)
+
+
+class FileOperation(IntEnum):
+    """System calls on a descriptor that the driver does not implement."""
+
+    READ = 1
+    WRITE = 2
+    LSEEK = 3
+    FSYNC = 4
+    FALLOCATE = 5
+    FTRUNCATE = 6
+
+
+def file_operation(file: OpenFile, operation: int) -> Answer:
+    """read, write, lseek, fsync, fallocate, ftruncate and their relatives: always refused (2, 9.2)."""
+    if operation == FileOperation.LSEEK:
+        raise KernelError(errno.ESPIPE, "9.2", "lseek")
+    if operation == FileOperation.READ and not file.readable:
+        raise KernelError(errno.EBADF, "9.2", "read of a write-only descriptor")
+    if operation in (FileOperation.WRITE, FileOperation.FALLOCATE) and not file.writable:
+        raise KernelError(errno.EBADF, "9.2", "write to a read-only descriptor")
+    if operation == FileOperation.FALLOCATE:
+        raise KernelError(errno.ENODEV, "9.2", "fallocate")
+    raise KernelError(errno.EINVAL, "9.2", "the driver has no such operation")
+
+
+def mprotect(process: Process, address: int, length: int, prot: int) -> Answer | None:
+    """EACCES when a right is not in the VMA's MAY flags (they follow ownership), else EOPNOTSUPP."""
+    pieces = process.vmas.overlapping(address, address + length)
+    if not pieces:
+        return None
+    if address % PAGE:
+        raise KernelError(errno.EINVAL, "9.4", f"address {address:#x} is not page aligned")
+    if prot & (READ | WRITE | EXEC) & ~pieces[0].may:
+        raise KernelError(errno.EACCES, "9.4", "a right that the mapping does not have")
+    raise KernelError(errno.EOPNOTSUPP, "9.4", "mprotect of a region")
+
+
+def mremap(process: Process, address: int, old: int, new: int, flags: int, target: int) -> Answer | None:
+    """Same size: nothing; smaller: munmap of the tail; larger or moved: refused.
+
+    The driver's failed move runs the release of the mapping once; the model refuses without that (Q29).
+    """
+    pieces = process.vmas.overlapping(address, address + 1)
+    if not pieces:
+        return None
+    old, new = (-(-size // PAGE) * PAGE for size in (old, new))
+    if address % PAGE or not new:
+        raise KernelError(errno.EINVAL, "9.4", "address not page aligned or new size 0")
+    if flags & (MREMAP_FIXED | MREMAP_DONTUNMAP):
+        if not flags & MREMAP_MAYMOVE or target % PAGE:
+            raise KernelError(errno.EINVAL, "9.4", "mremap flags")
+        if pieces[0].region.unit == PMD and (old % PMD or new % PMD):
+            raise KernelError(errno.EINVAL, "9.4", "a PMD region at a size that is no PMD multiple")
+        raise KernelError(errno.EOPNOTSUPP, "9.4", "move of a region's mapping")
+    if new > old or not old:
+        raise KernelError(errno.EFAULT, "9.4", "growth of a region's mapping")
+    if new == old:
+        return Answer(address)
+    return Answer(address, tuple(mapping.unmap(process, address + new, old - new)))
+
+
+def madvise(process: Process, address: int, length: int, advice: int) -> Answer | None:
+    """EINVAL, ENODEV, or no effect, by advice."""
+    if not process.vmas.overlapping(address, address + length):
+        return None
+    if address % PAGE:
+        raise KernelError(errno.EINVAL, "9.4", f"address {address:#x} is not page aligned")
+    if advice in ACCEPTED_ADVICE:
+        return Answer(0)
+    raise KernelError(REFUSED_ADVICE.get(advice, errno.EINVAL), "9.4", f"advice {advice}")
+
+
+def msync(process: Process, address: int, length: int, flags: int) -> Answer | None:
+    """MS_SYNC of a mapping made through a writable descriptor is EINVAL, everything else does nothing."""
+    pieces = process.vmas.overlapping(address, address + length)
+    if not pieces:
+        return None
+    if address % PAGE or flags & ~7 or flags & 5 == 5:
+        raise KernelError(errno.EINVAL, "9.2", "msync arguments")
+    if flags & MS_SYNC and any(vma.file.writable for vma in pieces):
+        raise KernelError(errno.EINVAL, "9.2", "msync(MS_SYNC): the driver has no fsync")
+    return Answer(0)
