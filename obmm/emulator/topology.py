@@ -45,6 +45,7 @@ PAGE = 4 * KIB
 PMD = 2 * MIB
 MEMORY_BLOCK = 128 * MIB
 MAX_LOCAL_NODES = 16
+FIRST_DRAM = 4 * GIB
 
 _UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB}
 
@@ -109,6 +110,8 @@ class Node:
     package: int | None = 0
     cpus: tuple[int, ...] = (0,)
     memory: int = 64 * GIB
+    base: int | None = None
+    """Physical address of its memory; None = behind the memory of the node before it."""
     online: bool = True
 
 
@@ -144,6 +147,16 @@ class HostSpec:
     max_nodes: int = 16
     features: int | None = None
     discontiguous: bool = True
+
+    def memory_ranges(self) -> dict[int, tuple[int, int]]:
+        """Physical [start, end) of every node's memory."""
+        ranges: dict[int, tuple[int, int]] = {}
+        end = FIRST_DRAM
+        for node in self.nodes:
+            start = end if node.base is None else node.base
+            end = start + node.memory
+            ranges[node.id] = start, end
+        return ranges
 
     def parameters(self) -> str:
         """The parameter line that the module is loaded with."""

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from ..topology import GIB, HostSpec
+from ..topology import HostSpec
 from .ids import LowestFree
-
-FIRST = 4 * GIB
 
 
 class Dram:
@@ -23,14 +21,12 @@ class Dram:
         self._slots: dict[int, int] = {}
         self._free: dict[int, LowestFree] = {}
         self._used: dict[int, int] = {}
-        base = FIRST
-        for node in spec.nodes:
+        for node, (base, end) in spec.memory_ranges().items():
             start = -(-base // memseg) * memseg
-            self._base[node.id] = start
-            self._slots[node.id] = (base + node.memory - start) // memseg
-            self._free[node.id] = LowestFree(0, self._slots[node.id] - 1)
-            self._used[node.id] = 0
-            base += node.memory
+            self._base[node] = start
+            self._slots[node] = max(0, (end - start) // memseg)
+            self._free[node] = LowestFree(0, self._slots[node] - 1)
+            self._used[node] = 0
 
     def available(self, node: int) -> int:
         """Free segments of `node`."""

@@ -227,13 +227,21 @@ class Host:
         return any(w.base <= pa < w.end for c in self.spec.controllers for w in c.windows)
 
     def foreign_resource(self, start: int, end: int) -> Literal["partial", "inside"] | None:
-        """How a foreign /proc/iomem entry collides with [start, end); one that contains it does not."""
-        if self.faults.blocker is None:
-            return None
-        low, high = self.faults.blocker[0], sum(self.faults.blocker)
-        if high <= start or end <= low or (low <= start and end <= high):
-            return None
-        return "inside" if start <= low and high <= end else "partial"
+        """How a foreign /proc/iomem entry (DRAM, an injected one) collides with [start, end).
+
+        One that contains the range or equals it does not (rules I15, R12).
+        """
+        foreign = list(self.spec.memory_ranges().values())
+        if self.faults.blocker is not None:
+            foreign.append((self.faults.blocker[0], sum(self.faults.blocker)))
+        found: Literal["inside"] | None = None
+        for low, high in foreign:
+            if high <= start or end <= low or (low <= start and end <= high):
+                continue
+            if not (start <= low and high <= end):
+                return "partial"
+            found = "inside"
+        return found
 
     def program(
         self,

@@ -13,10 +13,9 @@ from .structs import MAX_DISTANCE
 if TYPE_CHECKING:
     from .host import Host
 
-MAX_NODES = 1024
 RELEASE, ONLINE, ISOLATED = 0, 1, 2
 """How memory is added: released to a node that holds it isolated, online at once, or isolated (preimport)."""
-LOCAL_DISTANCE, DEFAULT_REMOTE = 10, 100
+DEFAULT_REMOTE = 100
 
 
 class RemoteNuma:
@@ -25,7 +24,7 @@ class RemoteNuma:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.nodes: dict[int, set[int]] = {}
-        """Node -> start addresses of its ranges."""
+        """Node that was ever made -> numbers of the memory blocks that it holds."""
         self.distances: dict[int, dict[int, int]] = {}
         """Remote node -> distance from each local node."""
 
@@ -43,23 +42,24 @@ class RemoteNuma:
         )
         if error:
             raise KernelError(errno.EPERM, "I23", f"hot-plug of {size:#x} at {pa:#x} to node {nid} refused")
-        if node not in self.nodes:
-            self.nodes[node] = set()
+        blocks = self.nodes.setdefault(node, set())
+        if not blocks:
             self.distances[node] = dict.fromkeys(self._host.local_nodes(), DEFAULT_REMOTE)
-        self.nodes[node].add(pa)
+        blocks.update(_blocks(pa, size))
         return node
 
     def remove(self, nid: int, pa: int, size: int) -> None:
         """Migrate and offline a range; interruptible, so any errno is possible."""
         error = self._host.faults.remove_error
-        if not error and pa not in self.nodes.get(nid, ()):
+        blocks = self.nodes.get(nid, set())
+        if not error and not blocks.issuperset(_blocks(pa, size)):
             error = errno.EINVAL
         self._host.journal.add("numa", call="remove_memory_remote", nid=nid, pa=pa, size=size, ret=-error)
         if error:
             raise KernelError(error, "6.5", f"memory {pa:#x} of node {nid} cannot be removed")
-        self.nodes[nid].discard(pa)
-        if not self.nodes[nid]:
-            del self.nodes[nid], self.distances[nid]
+        blocks.difference_update(_blocks(pa, size))
+        if not blocks:
+            del self.distances[nid]
 
     def set_distance(self, nid: int, base: int, controller_node: int) -> None:
         """Distance of every local node n: min(255, base + distance(L, n) - distance(L, L)) with L the node
@@ -86,6 +86,10 @@ class RemoteNuma:
 
     def _lowest_free(self) -> int:
         node = max((n.id for n in self._host.spec.nodes), default=-1) + 1
-        while node in self.nodes:
+        while self.nodes.get(node):
             node += 1
         return node
+
+
+def _blocks(pa: int, size: int) -> range:
+    return range(pa // MEMORY_BLOCK, (pa + size) // MEMORY_BLOCK)

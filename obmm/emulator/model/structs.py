@@ -8,17 +8,18 @@ offset in the client's table must show as a wrong answer here.
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 
 class Layout:
     """A packed struct: names the fields, unpacks from and packs outputs into raw bytes."""
 
-    def __init__(self, name: str, *members: tuple[str, str]) -> None:
+    def __init__(self, *members: tuple[str, str]) -> None:
         code = "<" + "".join(kind for _, kind in members)
         self._struct = struct.Struct(code)
         self.size = self._struct.size
-        self._tuple: Any = NamedTuple(name, [(field, Any) for field, _ in members if field])
+        self._names = [field for field, _ in members if field]
         self._offsets: dict[str, tuple[struct.Struct, int]] = {}
         offset = 0
         for field, kind in members:
@@ -28,8 +29,12 @@ class Layout:
             offset += one.size
 
     def unpack(self, raw: bytes) -> Any:
-        """The fields as a named tuple (arrays of u64 are packed texts)."""
-        return self._tuple._make(self._struct.unpack(raw))
+        """The fields by name (an array of u64 stays packed)."""
+        return SimpleNamespace(**dict(zip(self._names, self._struct.unpack(raw), strict=True)))
+
+    def values(self, raw: bytes) -> tuple[Any, ...]:
+        """The fields in order."""
+        return self._struct.unpack(raw)
 
     def store(self, raw: bytes, **outputs: int) -> bytes:
         """`raw` with the named fields replaced: the kernel copies the whole struct back."""
@@ -41,7 +46,6 @@ class Layout:
 
 
 EXPORT = Layout(
-    "Export",
     ("size", "128s"),
     ("length", "Q"),
     ("flags", "Q"),
@@ -58,7 +62,6 @@ EXPORT = Layout(
     ("priv", "Q"),
 )
 EXPORT_PID = Layout(
-    "ExportPid",
     ("va", "Q"),
     ("length", "Q"),
     ("flags", "Q"),
@@ -74,10 +77,9 @@ EXPORT_PID = Layout(
     ("priv", "Q"),
     ("vendor_info", "Q"),
 )
-REMOVE = Layout("Remove", ("mem_id", "Q"), ("flags", "Q"))
-ADDR_QUERY = Layout("AddrQuery", ("key_type", "I"), ("", "4x"), ("mem_id", "Q"), ("offset", "Q"), ("pa", "Q"))
+REMOVE = Layout(("mem_id", "Q"), ("flags", "Q"))
+ADDR_QUERY = Layout(("key_type", "I"), ("", "4x"), ("mem_id", "Q"), ("offset", "Q"), ("pa", "Q"))
 IMPORT = Layout(
-    "Import",
     ("flags", "Q"),
     ("mem_id", "Q"),
     ("addr", "Q"),
@@ -93,9 +95,8 @@ IMPORT = Layout(
     ("", "5x"),
     ("priv", "Q"),
 )
-UPDATE_RANGE = Layout("UpdateRange", ("start", "Q"), ("end", "Q"), ("mem_state", "B"), ("cache_ops", "B"), ("", "6x"))
+UPDATE_RANGE = Layout(("start", "Q"), ("end", "Q"), ("mem_state", "B"), ("cache_ops", "B"), ("", "6x"))
 PREIMPORT = Layout(
-    "Preimport",
     ("pa", "Q"),
     ("length", "Q"),
     ("flags", "Q"),

@@ -25,7 +25,7 @@ CACHE_NORMAL, CACHE_NC, CACHE_DEVICE = 1, 2, 3
 
 def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
     """Checks O2-O11 in order (O1 is the caller's); returns the new protections."""
-    start, end, mem_state, cache_ops = UPDATE_RANGE.unpack(raw)
+    start, end, mem_state, cache_ops = UPDATE_RANGE.values(raw)
     region = file.region
     assert region is not None
     if file.noncacheable:

@@ -47,7 +47,12 @@ def topology(header: Step, config: str) -> Topology:
             if pair != "local":
                 one, other = map(int, pair.split("-"))
                 distances[one, other] = value
-    nodes = tuple(Node(node["id"], node["package"], tuple(node["cpus"])) for node in machine["nodes"])
+    # the recording's machine (QEMU "virt") had its memory from 1 GiB up to the first window
+    share = (0xA000_0000 - 0x4000_0000) // len(machine["nodes"])
+    nodes = tuple(
+        Node(node["id"], node["package"], tuple(node["cpus"]), share, 0x4000_0000 + index * share)
+        for index, node in enumerate(machine["nodes"])
+    )
     parameters = dict(word.split("=") for word in header["module_parameters"].split() if "=" in word)
     return Topology(
         (

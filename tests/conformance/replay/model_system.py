@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from obmm.emulator.model.calls import Map, Protect, Unmap
+from obmm.emulator.model.user_memory import Extent
 
 from .system import PROT_READ, PROT_WRITE, Fault
 
@@ -254,7 +255,9 @@ class ModelSystem:
         return at
 
     def hugemap(self, length: int, huge: bool, node: int | None, touch: bool) -> int:
-        return self._anonymous(bytes(length), PROT_READ | PROT_WRITE)
+        at = self._anonymous(bytes(length), PROT_READ | PROT_WRITE)
+        self._process.memory.declare(Extent(at, at + length, huge, True, node or 0))
+        return at
 
     def maps(self, address: int, length: int) -> list[dict[str, Any]]:
         return []

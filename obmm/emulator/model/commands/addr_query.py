@@ -24,8 +24,7 @@ def addr_query(process: Process, raw: bytes, user: UserMemory) -> bytes:
         found = host.physical.find(query.pa)
         if found is None:
             raise KernelError(errno.ENOENT, "Q", f"no live region contains {query.pa:#x}")
-        region, offset = found
-        return ADDR_QUERY.store(raw, mem_id=region.mem_id, offset=offset)
+        return ADDR_QUERY.store(raw, mem_id=found[0].mem_id, offset=found[1])
     if query.key_type == BY_ID_OFFSET:
         region = host.regions.get(query.mem_id)
         if region is None or region.destroying:

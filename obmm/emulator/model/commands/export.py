@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..calls import KernelError
 from ..region import ExportRegion
@@ -61,14 +61,13 @@ def export(process: Process, raw: bytes, user: UserMemory) -> bytes:
     return EXPORT.store(raw, uba=region.uba, mem_id=region.mem_id, tokenid=region.tokenid)
 
 
-def _sizes(host: Host, command: object) -> tuple[int, ...]:
-    length = command.length  # type: ignore[attr-defined]
-    pxm_numa = command.pxm_numa  # type: ignore[attr-defined]
+def _sizes(host: Host, command: Any) -> tuple[int, ...]:
+    length, pxm_numa = command.length, command.pxm_numa
     if length > MAX_LOCAL_NODES:
         raise KernelError(errno.E2BIG, "X1", f"length {length} counts entries of size[], at most 16")
     if not 0 <= pxm_numa <= MAX_LOCAL_NODES:
         raise KernelError(errno.EINVAL, "X2", f"pxm_numa {pxm_numa}")
-    sizes = SIZES.unpack(command.size)[:length]  # type: ignore[attr-defined]
+    sizes = SIZES.unpack(command.size)[:length]
     total = 0
     for node, size in enumerate(sizes):
         if size % host.module.memseg:
