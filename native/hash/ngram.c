@@ -15,23 +15,43 @@ double obmm_ngram_inverse(uint64_t modulus)
 	return 1.0 / (double)modulus * (1.0 - 0x1p-50);
 }
 
-ALWAYS_INLINE void emit(const struct obmm_ngram_columns *columns, uint64_t first, uint64_t count, uint64_t x,
-			int64_t *restrict out, int wide)
+/* The next LANES columns to do of `end`, or the last ones again where fewer are left: no scalar rest. */
+ALWAYS_INLINE uint64_t lanes_at(uint64_t done, uint64_t end)
 {
-	const uint64_t *restrict modulus = columns->modulus + first;
-	const uint64_t *restrict offset = columns->offset + first;
+	return done + LANES <= end ? done : end - LANES;
+}
 
-	if (wide) {
-		const double *restrict inverse = columns->inverse + first;
+ALWAYS_INLINE void finish_lanes(const struct obmm_ngram_columns *columns, uint64_t first, u64_lanes *x, int64_t *out)
+{
+	u64_lanes offset;
 
-		for (uint64_t c = 0; c < count; c++)
-			out[c] = (int64_t)(remainder_double(x, modulus[c], inverse[c]) + offset[c]);
-	} else {
-		const uint64_t *restrict reciprocal = columns->reciprocal + first;
+	memcpy(&offset, columns->offset + first, sizeof(offset));
+	remainder_lanes(x, columns->modulus + first, columns->inverse + first, x);
+	*x += offset;
+	memcpy(out, x, sizeof(*x));
+}
 
-		for (uint64_t c = 0; c < count; c++)
-			out[c] = (int64_t)(remainder_integer(x, modulus[c], reciprocal[c]) + offset[c]);
+ALWAYS_INLINE int64_t finish(const struct obmm_ngram_columns *columns, uint64_t column, uint64_t x)
+{
+	return (int64_t)(remainder_integer(x, columns->modulus[column], columns->reciprocal[column]) +
+			 columns->offset[column]);
+}
+
+/* The columns of one order: out[c] = x mod modulus[first + c] + offset[first + c]. */
+ALWAYS_INLINE void engram_emit(const struct obmm_ngram_columns *columns, uint64_t first, uint64_t count, uint64_t x,
+			       int64_t *out, int wide)
+{
+	if (wide && count >= LANES) {
+		for (uint64_t done = 0; done < count; done += LANES) {
+			uint64_t c = lanes_at(done, count);
+			u64_lanes lanes = x - (u64_lanes){};
+
+			finish_lanes(columns, first + c, &lanes, out + c);
+		}
+		return;
 	}
+	for (uint64_t c = 0; c < count; c++)
+		out[c] = finish(columns, first + c, x);
 }
 
 ALWAYS_INLINE int64_t token_at(const struct obmm_ngram_batch *batch, int64_t t)
@@ -94,7 +114,7 @@ ALWAYS_INLINE int engram_run(const struct obmm_engram *plan, const struct obmm_n
 
 				for (uint32_t n = 1; n < order; n++, column += heads) {
 					x ^= (uint64_t)window[n] * multiplier[n];
-					emit(&plan->columns, column, heads, x, row + column, wide);
+					engram_emit(&plan->columns, column, heads, x, row + column, wide);
 				}
 			}
 		}
@@ -114,6 +134,32 @@ ALWAYS_INLINE void poly_push(int64_t *window, uint32_t order, int64_t id, int64_
 		return;
 	for (uint32_t s = 0; s < order; s++)
 		window[s] = 0;
+}
+
+ALWAYS_INLINE void poly_emit(const struct obmm_poly *plan, const int64_t *window, int64_t *out, int wide)
+{
+	const struct obmm_ngram_columns *columns = &plan->columns;
+
+	if (wide && columns->count >= LANES) {
+		for (uint64_t done = 0; done < columns->count; done += LANES) {
+			uint64_t c = lanes_at(done, columns->count);
+			u64_lanes sum = {}, coefficient;
+
+			for (uint32_t j = 0; j < plan->order; j++) {
+				memcpy(&coefficient, plan->coefficient + j * columns->count + c, sizeof(coefficient));
+				sum += (uint64_t)window[j] * coefficient;
+			}
+			finish_lanes(columns, c, &sum, out + c);
+		}
+		return;
+	}
+	for (uint64_t c = 0; c < columns->count; c++) {
+		uint64_t sum = 0;
+
+		for (uint32_t j = 0; j < plan->order; j++)
+			sum += (uint64_t)window[j] * plan->coefficient[j * columns->count + c];
+		out[c] = finish(columns, c, sum);
+	}
 }
 
 ALWAYS_INLINE int poly_run(const struct obmm_poly *plan, const struct obmm_ngram_batch *batch, int64_t *out, int wide)
@@ -144,13 +190,7 @@ ALWAYS_INLINE int poly_run(const struct obmm_poly *plan, const struct obmm_ngram
 					row[c] = -1;
 				continue;
 			}
-			for (uint64_t c = 0; c < count; c++) {
-				uint64_t sum = 0;
-
-				for (uint32_t j = 0; j < order; j++)
-					sum += (uint64_t)window[j] * plan->coefficient[j * count + c];
-				emit(&plan->columns, c, 1, sum, row + c, wide);
-			}
+			poly_emit(plan, window, row, wide);
 		}
 	}
 	return 0;
