@@ -326,7 +326,12 @@ int obmm_emulator_is_open(struct obmm_sys *sys, int fd)
 	return obmm_connection_file(connection_of(sys), fd) != 0;
 }
 
-int obmm_emulator_owns(struct obmm_sys *sys, int fd)
+int obmm_emulator_descriptor(struct obmm_sys *sys)
 {
-	return obmm_connection_owns(connection_of(sys), fd);
+	return obmm_connection_descriptor(connection_of(sys));
+}
+
+void obmm_emulator_vacate(struct obmm_sys *sys, int fd)
+{
+	obmm_connection_vacate(connection_of(sys), fd);
 }

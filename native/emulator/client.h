@@ -49,7 +49,9 @@ int64_t obmm_emulator_file(struct obmm_sys *sys, int fd, int operation, uint64_t
 
 /* Whether fd is an open file of the emulated node. */
 int obmm_emulator_is_open(struct obmm_sys *sys, int fd);
-/* Whether fd is the connection itself, which programs must not close. */
-int obmm_emulator_owns(struct obmm_sys *sys, int fd);
+/* The connection's own descriptor, which programs must not close; -1 before the first call of a forked child. */
+int obmm_emulator_descriptor(struct obmm_sys *sys);
+/* Move the connection away if it is at the number fd, for a dup2. */
+void obmm_emulator_vacate(struct obmm_sys *sys, int fd);
 
 #endif

@@ -440,14 +440,31 @@ int obmm_connection_call(struct obmm_connection *c, struct obmm_call *call)
 uint64_t obmm_connection_file(struct obmm_connection *c, int fd)
 {
 	/* both ends of an open file were made by the server: that is its peer credential */
-	if (creator_of(fd) != c->server || obmm_connection_owns(c, fd))
+	if (creator_of(fd) != c->server || fd == obmm_connection_descriptor(c))
 		return 0;
 	return inode_of(fd);
 }
 
-int obmm_connection_owns(struct obmm_connection *c, int fd)
+int obmm_connection_descriptor(struct obmm_connection *c)
 {
-	return fd >= 0 && fd == c->fd && c->pid == getpid() && inode_of(fd) == c->inode;
+	int fd = c->fd;
+
+	return fd >= 0 && c->pid == getpid() && inode_of(fd) == c->inode ? fd : -1;
+}
+
+void obmm_connection_vacate(struct obmm_connection *c, int fd)
+{
+	int moved;
+
+	if (fd < 0 || fd != obmm_connection_descriptor(c))
+		return;
+	pthread_mutex_lock(&c->lock);
+	moved = fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR_FLOOR);
+	if (moved >= 0) {
+		c->fd = moved;
+		close(fd);
+	}
+	pthread_mutex_unlock(&c->lock);
 }
 
 const char *obmm_connection_node(struct obmm_connection *c)

@@ -37,8 +37,10 @@ int obmm_connection_call(struct obmm_connection *connection, struct obmm_call *c
  */
 uint64_t obmm_connection_file(struct obmm_connection *connection, int fd);
 
-/* Whether fd is the connection's own descriptor. */
-int obmm_connection_owns(struct obmm_connection *connection, int fd);
+/* The connection's own descriptor in this process, or -1. */
+int obmm_connection_descriptor(struct obmm_connection *connection);
+/* Move it away from the number fd. */
+void obmm_connection_vacate(struct obmm_connection *connection, int fd);
 
 const char *obmm_connection_node(struct obmm_connection *connection);
 const char *obmm_connection_root(struct obmm_connection *connection);

@@ -67,7 +67,8 @@ enum obmm_wire_operation {
 	OBMM_FILE_FSYNC = 4,
 	OBMM_FILE_FALLOCATE = 5,
 	OBMM_FILE_FTRUNCATE = 6,
-	OBMM_FILE_STAT = 7, /* the value is st_rdev, the payload-free answer's length the mode */
+	OBMM_FILE_DEVICE = 7, /* the value is the mem_id, 0 for /dev/obmm */
+	OBMM_FILE_FLAGS = 8,  /* the value is what F_GETFL says */
 };
 
 /* The payload could not be read at the caller's pointer: none follows. */

@@ -19,4 +19,5 @@ int obmm_emulator_madvise(struct obmm_sys *sys, void *addr, size_t length, int a
 int obmm_emulator_msync(struct obmm_sys *sys, void *addr, size_t length, int flags);
 int64_t obmm_emulator_file(struct obmm_sys *sys, int fd, int operation, uint64_t a, uint64_t b, uint64_t c);
 int obmm_emulator_is_open(struct obmm_sys *sys, int fd);
-int obmm_emulator_owns(struct obmm_sys *sys, int fd);
+int obmm_emulator_descriptor(struct obmm_sys *sys);
+void obmm_emulator_vacate(struct obmm_sys *sys, int fd);
