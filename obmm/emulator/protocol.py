@@ -55,6 +55,19 @@ class Call(IntEnum):
     LEAVE = 14
 
 
+class FileOperation(IntEnum):
+    """Operations on an open file without memory of their own (``enum obmm_wire_operation``)."""
+
+    READ = 1
+    WRITE = 2
+    LSEEK = 3
+    FSYNC = 4
+    FALLOCATE = 5
+    FTRUNCATE = 6
+    DEVICE = 7
+    FLAGS = 8
+
+
 class Reply(IntEnum):
     """Kinds of answers (``enum obmm_wire_answer_kind``)."""
 

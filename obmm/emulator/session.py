@@ -7,6 +7,7 @@ import array
 import contextlib
 import errno
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from . import protocol
 from .model.calls import Answer, KernelError
-from .protocol import Call, ProtocolError
+from .model.host import REGION_NODE
+from .protocol import Call, FileOperation, ProtocolError
 from .user_memory import CallMemory, NeedMemory
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ PAGE = 4096
 _BUFFER = protocol.REQUEST.size + protocol.PAYLOAD_MAX
 _IOC_SIZE_SHIFT, _IOC_SIZE_MASK = 16, 0x3FFF
 _MAP_FIXED = 0x10
+_NOT_KEPT = os.O_CREAT | os.O_EXCL | os.O_NOCTTY | os.O_TRUNC | os.O_CLOEXEC
+"""Flags of open that F_GETFL does not show."""
 
 Reply = list[tuple[bytes, list[int]]]
 """Frames of an answer, each with the descriptors that travel with it."""
@@ -271,6 +275,11 @@ class Session:
         served = self._served(file)
         if served is None:
             return _FOREIGN
+        operation = arguments[0]
+        if operation == FileOperation.DEVICE:
+            return [(protocol.done(int(served.path[len(REGION_NODE) :] or 0)), [])]
+        if operation == FileOperation.FLAGS:
+            return [(protocol.done(served.flags & ~_NOT_KEPT), [])]
         return self._frames(self.process.file_operation(served, *arguments[:4]))
 
     @staticmethod
