@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``obmm emulate``: a fabric of emulated nodes to test and learn with."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from obmm.backend import Backend
+from obmm.emulator.control import ControlClient
+from obmm.emulator.fabric import FabricError, start_daemon
+from obmm.emulator.program import ProgramError, check_program, environment, find_program
+from obmm.emulator.runtime import DEFAULT, FabricDirectory, remove_stale
+from obmm.sizes import parse_size
+
+STOP_SECONDS = 10.0
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="for programs")
+_fabric = click.option(
+    "--fabric",
+    "socket",
+    metavar="NAME|SOCKET",
+    help="which fabric: a name given to `up`, or a socket (default: OBMM_DEVICE, else the one of `obmm emulate up`)",
+)
+_node = click.option("--node", help="emulated node (default: the first)")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def emulate() -> None:
+    """Nodes that answer like the driver, for machines without the hardware.
+
+    \b
+        obmm emulate up
+        OBMM_DEVICE=emulator#a obmm smoke
+        obmm emulate run --node b -- ./my-c-program
+        obmm emulate down
+    """
+
+
+@emulate.command()
+@click.option("--nodes", default="2", metavar="N|NAMES", help="how many nodes (a, b, c, ...), or their names: x,y")
+@click.option("--topology", type=click.Path(exists=True, dir_okay=False), help="TOML file that describes the fabric")
+@click.option("--name", default=DEFAULT, show_default=True, help="of the fabric")
+@click.option("--strict", is_flag=True, help="model caches: forgotten ownership calls show as stale data")
+@click.option("--seed", default=0, help="of the random early evictions in strict mode")
+@click.option("--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]))
+@_as_json
+def up(nodes: str, topology: str | None, name: str, strict: bool, seed: int, log_level: str, as_json: bool) -> None:
+    """Start a fabric that runs until `obmm emulate down`."""
+    names: int | list[str] = int(nodes) if nodes.isdigit() else [n for n in nodes.split(",") if n]
+    try:
+        ready = start_daemon(names, topology, name=name, strict=strict, seed=seed, log_level=log_level)
+    except (FabricError, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    directory = FabricDirectory(name)
+    ready |= {"name": name, "socket": str(directory.socket), "log": str(directory.log)}
+    if as_json:
+        click.echo(json.dumps(ready))
+        return
+    click.echo(f"fabric {name!r} runs: nodes {', '.join(ready['nodes'])}, pid {ready['pid']}, log {directory.log}")
+    if name == DEFAULT:
+        click.echo(f'use it: obmm.open("emulator#{ready["nodes"][0]}"), or OBMM_DEVICE=emulator#{ready["nodes"][0]}')
+    else:
+        click.echo(f"use it: OBMM_DEVICE=emulator:{directory.socket}#{ready['nodes'][0]}")
+
+
+@emulate.command()
+@_fabric
+@_as_json
+def down(socket: str | None, as_json: bool) -> None:
+    """Stop a fabric. Its memory goes: programs that still map it get SIGBUS."""
+    path = _socket(socket)
+    with _control(path) as control:
+        pid = control.request("status")["pid"]
+        control.request("shutdown")
+    deadline = time.monotonic() + STOP_SECONDS
+    while path.exists():
+        if time.monotonic() > deadline:
+            raise click.ClickException(f"the server (pid {pid}) does not stop")
+        time.sleep(0.01)
+    click.echo(json.dumps({"stopped": str(path), "pid": pid}) if as_json else f"stopped {path} (pid {pid})")
+
+
+@emulate.command()
+@_fabric
+@_as_json
+def status(socket: str | None, as_json: bool) -> None:
+    """Nodes, regions, clients, windows."""
+    for name in remove_stale():
+        click.echo(f"removed what the dead fabric {name!r} left behind", err=True)
+    result = _ask(socket, "status")
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    _print_status(result)
+
+
+@emulate.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_fabric
+@_node
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(socket: str | None, node: str | None, program: tuple[str, ...]) -> None:
+    """Run an unmodified PROGRAM on an emulated node.
+
+    /dev/obmm, the region nodes and the driver's sysfs and procfs files are the node's for it and for the
+    programs that it starts. Needs a dynamically linked program; write `--` before its name.
+    """
+    path = _socket(socket)
+    name = _node_name(path, node)
+    try:
+        found = find_program(program[0])
+        check_program(found)
+        env = environment(f"emulator:{path}#{name}")
+    except (ProgramError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    os.execve(found, list(program), env)
+
+
+@emulate.command()
+@_fabric
+@_node
+@click.argument("fault", required=False)
+@click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
+@_as_json
+def inject(socket: str | None, node: str | None, fault: str | None, arguments: tuple[str, ...], as_json: bool) -> None:
+    """Make something go wrong. Without FAULT: list the faults. `reset` heals the node."""
+    if fault is None:
+        faults = _ask(socket, "faults")
+        if as_json:
+            click.echo(json.dumps(faults, indent=2))
+            return
+        for name, text in faults.items():
+            click.echo(f"{name:<18} {text}")
+        return
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{argument!r}: write KEY=VALUE", param_hint="KEY=VALUE")
+        values[key] = _value(value)
+    path = _socket(socket)
+    name = _node_name(path, node)
+    result = _ask(socket, "inject", node=name, fault=fault, arguments=values)
+    if as_json:
+        click.echo(json.dumps({"node": name, "fault": fault, "arguments": values, "result": result}))
+    else:
+        click.echo(f"{name}: {fault} {values or ''}".rstrip() + (f" -> {result}" if result is not None else ""))
+
+
+@emulate.command("program-window")
+@_fabric
+@_node
+@click.option("--owner", help="node that exports")
+@click.option("--mem-id", type=int, help="its export; stands for tokenid, uba and length")
+@click.option("--owner-cna", type=lambda text: int(text, 0), help="instead of --owner")
+@click.option("--owner-eid", help="instead of --owner: an integer or 32 hex digits")
+@click.option("--tokenid", type=lambda text: int(text, 0))
+@click.option("--uba", type=lambda text: int(text, 0))
+@click.option("--length", type=parse_size, help="bytes, or with KiB, MiB, GiB")
+@click.option("--cache", type=click.Choice(["cc", "nc"]), default="cc", show_default=True)
+@click.option("--pa", type=lambda text: int(text, 0), default=0, help="wanted local physical address")
+@click.option("--remove", is_flag=True, help="forget the entry at --pa instead")
+@_as_json
+def program_window(
+    socket: str | None,
+    node: str | None,
+    owner: str | None,
+    mem_id: int | None,
+    owner_cna: int | None,
+    owner_eid: str | None,
+    tokenid: int | None,
+    uba: int | None,
+    length: int | None,
+    cache: str,
+    pa: int,
+    remove: bool,
+    as_json: bool,
+) -> None:
+    """Program a node's decoder, as the management plane of a real cluster does.
+
+    Prints the local physical address that IMPORT takes. The memory is an export of --owner by --mem-id, or
+    --owner-cna, --owner-eid, --tokenid, --uba and --length.
+    """
+    path = _socket(socket)
+    name = _node_name(path, node)
+    if remove:
+        _ask(socket, "unprogram", node=name, pa=pa)
+        click.echo(json.dumps({"node": name, "removed": pa}) if as_json else f"{name}: removed {pa:#x}")
+        return
+    target = _target(path, owner, mem_id, owner_cna, owner_eid, tokenid, uba, length)
+    address = _ask(socket, "program", node=name, cache=cache, pa=pa, **target)
+    if as_json:
+        click.echo(json.dumps({"node": name, "pa": address, "length": target["length"], "cache": cache}))
+    else:
+        click.echo(f"{address:#x}")
+
+
+@emulate.command()
+@_fabric
+@_node
+@_as_json
+def tree(socket: str | None, node: str | None, as_json: bool) -> None:
+    """The node's sysfs, procfs and device files: where they are, and what they say."""
+    path = _socket(socket)
+    root = Path(_status(path)["nodes"][_node_name(path, node)]["root"])
+    files = {f"/{file.relative_to(root)}": _text(file) for file in sorted(root.rglob("*")) if file.is_file()}
+    if as_json:
+        click.echo(json.dumps({"root": str(root), "files": files}, indent=2))
+        return
+    click.echo(f"root: {root}")
+    for name, text in files.items():
+        lines = text.rstrip("\n").split("\n")
+        click.echo(f"{name}: {lines[0]}" if len(lines) == 1 else f"{name}:\n  " + "\n  ".join(lines))
+
+
+def _socket(given: str | None) -> Path:
+    """The socket of the fabric that the options or OBMM_DEVICE name."""
+    if given is None:
+        device = os.environ.get("OBMM_DEVICE", "")
+        return Path(Backend.parse(device if device.startswith("emulator") else "emulator").socket or "")
+    return Path(given) if "/" in given else FabricDirectory(given).socket
+
+
+def _control(path: Path) -> ControlClient:
+    try:
+        return ControlClient(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise click.ClickException(f"no fabric answers on {path}; start one with `obmm emulate up`") from None
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror or error}") from None
+
+
+def _request(path: Path, operation: str, arguments: dict[str, Any]) -> Any:
+    with _control(path) as control:
+        try:
+            return control.request(operation, **arguments)
+        except OSError as error:
+            raise click.ClickException(error.strerror or str(error)) from None
+
+
+def _ask(socket: str | None, operation: str, **arguments: Any) -> Any:
+    return _request(_socket(socket), operation, arguments)
+
+
+def _status(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = _request(path, "status", {})
+    return result
+
+
+def _node_name(path: Path, given: str | None) -> str:
+    """The node that was asked for, by option or OBMM_DEVICE, or the fabric's first."""
+    nodes = list(_status(path)["nodes"])
+    device = os.environ.get("OBMM_DEVICE", "")
+    if given is None and device.startswith("emulator"):
+        given = Backend.parse(device).node
+    if given is None:
+        return nodes[0]
+    if given not in nodes:
+        raise click.ClickException(f"no node {given!r}; the fabric has {', '.join(nodes)}")
+    return given
+
+
+def _target(
+    path: Path,
+    owner: str | None,
+    mem_id: int | None,
+    owner_cna: int | None,
+    owner_eid: str | None,
+    tokenid: int | None,
+    uba: int | None,
+    length: int | None,
+) -> dict[str, Any]:
+    """What the decoder entry leads to."""
+    status = _status(path)
+    if owner is not None:
+        node = status["nodes"].get(owner)
+        if node is None:
+            raise click.ClickException(f"no node {owner!r}; the fabric has {', '.join(status['nodes'])}")
+        controller = node["controllers"][0]
+        owner_cna, owner_eid = controller["cna"], controller["eid"]
+        if mem_id is not None:
+            regions = {r["mem_id"]: r for r in node["regions"] if r["kind"] == "export"}
+            if mem_id not in regions:
+                raise click.ClickException(f"node {owner} has no export {mem_id}; it has {sorted(regions) or 'none'}")
+            region = regions[mem_id]
+            tokenid, uba, length = region["tokenid"], region["uba"], length or region["size"]
+    elif owner_eid is not None and len(owner_eid) != 32:
+        owner_eid = int(owner_eid, 0).to_bytes(16, "little").hex()
+    target = {
+        "owner_cna": owner_cna,
+        "owner_eid": owner_eid,
+        "tokenid": tokenid,
+        "uba": uba,
+        "length": length,
+    }
+    missing = [f"--{key.replace('_', '-')}" for key, value in target.items() if value is None]
+    if missing:
+        raise click.UsageError(f"missing {', '.join(missing)} (or --owner and --mem-id)")
+    return target
+
+
+def _value(text: str) -> Any:
+    """A number, a JSON value, or the text itself."""
+    for parse in (lambda t: int(t, 0), json.loads):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _text(file: Path) -> str:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        return f"({error.strerror})"
+    return (
+        data.decode() if data.strip(b"\0").isascii() and b"\0" not in data else f"({len(data)} bytes) {data[:32].hex()}"
+    )
+
+
+def _print_status(result: dict[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    click.echo(
+        f"fabric {result['name']!r} on {result['socket']}: pid {result['pid']}, up {result['uptime_s']:.0f} s, "
+        f"{result['clients']} clients, {result['open_files']} open files"
+    )
+    if result["internal_errors"]:
+        click.echo(f"{result['internal_errors']} calls failed inside the emulator itself: see its log", err=True)
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("node", "controllers (cna)", "regions", "bytes", "mapped", "windows", "processes"):
+        table.add_column(column)
+    for name, node in result["nodes"].items():
+        regions = node["regions"]
+        table.add_row(
+            name,
+            " ".join(hex(c["cna"]) for c in node["controllers"]),
+            str(len(regions)),
+            str(sum(r["size"] for r in regions)),
+            str(sum(r["mappings"] for r in regions)),
+            str(node["windows"]),
+            " ".join(map(str, node["processes"])),
+        )
+    Console().print(table)
