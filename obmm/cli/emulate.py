@@ -192,12 +192,13 @@ def program_window(
         _ask(socket, "unprogram", node=name, pa=pa)
         click.echo(json.dumps({"node": name, "removed": pa}) if as_json else f"{name}: removed {pa:#x}")
         return
-    target = _target(path, owner, mem_id, owner_cna, owner_eid, tokenid, uba, length)
-    address = _ask(socket, "program", node=name, cache=cache, pa=pa, **target)
-    if as_json:
-        click.echo(json.dumps({"node": name, "pa": address, "length": target["length"], "cache": cache}))
+    if owner is not None and mem_id is not None:
+        arguments: dict[str, Any] = {"owner": owner, "mem_id": mem_id, "length": length}
+        address = _ask(socket, "program_export", node=name, cache=cache, pa=pa, **arguments)
     else:
-        click.echo(f"{address:#x}")
+        arguments = _target(path, owner, owner_cna, owner_eid, tokenid, uba, length)
+        address = _ask(socket, "program", node=name, cache=cache, pa=pa, **arguments)
+    click.echo(json.dumps({"node": name, "pa": address, "cache": cache}) if as_json else f"{address:#x}")
 
 
 @emulate.command()
@@ -254,7 +255,7 @@ def _status(path: Path) -> dict[str, Any]:
 
 def _node_name(path: Path, given: str | None) -> str:
     """The node that was asked for, by option or OBMM_DEVICE, or the fabric's first."""
-    nodes = list(_status(path)["nodes"])
+    nodes: list[str] = list(_status(path)["nodes"])
     device = os.environ.get("OBMM_DEVICE", "")
     if given is None and device.startswith("emulator"):
         given = Backend.parse(device).node
@@ -268,7 +269,6 @@ def _node_name(path: Path, given: str | None) -> str:
 def _target(
     path: Path,
     owner: str | None,
-    mem_id: int | None,
     owner_cna: int | None,
     owner_eid: str | None,
     tokenid: int | None,
@@ -283,12 +283,6 @@ def _target(
             raise click.ClickException(f"no node {owner!r}; the fabric has {', '.join(status['nodes'])}")
         controller = node["controllers"][0]
         owner_cna, owner_eid = controller["cna"], controller["eid"]
-        if mem_id is not None:
-            regions = {r["mem_id"]: r for r in node["regions"] if r["kind"] == "export"}
-            if mem_id not in regions:
-                raise click.ClickException(f"node {owner} has no export {mem_id}; it has {sorted(regions) or 'none'}")
-            region = regions[mem_id]
-            tokenid, uba, length = region["tokenid"], region["uba"], length or region["size"]
     elif owner_eid is not None and len(owner_eid) != 32:
         owner_eid = int(owner_eid, 0).to_bytes(16, "little").hex()
     target = {

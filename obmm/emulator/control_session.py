@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .control import receive_frame, send_frame
 from .model.calls import KernelError
+from .model.region import ExportRegion
 from .protocol import ProtocolError, WindowRequest
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class ControlSession:
         self._operations: dict[str, Callable[..., Any]] = {
             "status": self._status,
             "program": self._program,
+            "program_export": self._program_export,
             "unprogram": self._unprogram,
             "windows": self._windows,
             "shutdown": self._shutdown,
@@ -127,6 +129,22 @@ class ControlSession:
             bytes.fromhex(owner_eid), owner_cna, tokenid, uba, length, pa, local_cna, kinds[cache.lower()]
         )
         return self._server.program(self._host(node), window)
+
+    def _program_export(
+        self, node: str, owner: str, mem_id: int, cache: str, length: int | None = None, pa: int = 0
+    ) -> int:
+        """Program a decoder entry of `node` onto an export of `owner` that is named by its mem_id."""
+        exporter = self._host(owner)
+        with exporter.fabric.lock:
+            region = exporter.regions.get(mem_id)
+            if not isinstance(region, ExportRegion):
+                exports = [r.mem_id for r in exporter.regions.values() if isinstance(r, ExportRegion)]
+                raise KernelError(errno.ENOENT, "fabric", f"node {owner} has no export {mem_id}, but {exports}")
+        unit = region.ummu.index if region.ummu else None
+        controller = next((c for c in exporter.spec.controllers if c.ummu == unit), exporter.spec.controllers[0])
+        return self._program(
+            node, controller.cna, controller.eid.hex(), region.tokenid, region.uba, length or region.size, cache, pa
+        )
 
     def _unprogram(self, node: str, pa: int) -> None:
         self._host(node).unprogram(pa)
