@@ -29,6 +29,7 @@ class DiskTree:
         except FileNotFoundError:
             os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
             descriptor = os.open(target, flags, mode)
+            staged = ""
         except FileExistsError:
             descriptor = os.open(staged, flags, mode)
         else:
