@@ -15,10 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 STEPS = ["open", "export", "map", "write", "import", "map-import", "verify", "latency", "tear-down"]
 
 
+def build(flavour: str) -> Path:
+    subprocess.run(["make", "-s", "-C", ROOT / "native", f"FLAVOUR={flavour}", "smoke"], check=True, timeout=120)
+    return ROOT / "build" / "c" / flavour / "smoke"
+
+
 @pytest.fixture(scope="module")
 def program() -> Path:
-    subprocess.run(["make", "-s", "-C", ROOT / "native", "FLAVOUR=plain", "smoke"], check=True, timeout=120)
-    return ROOT / "build" / "c" / "plain" / "smoke"
+    return build("plain")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +31,7 @@ def device():
         yield fabric.device("a")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def smoke(program, device):
     def run(*arguments: str, device: str = device) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "OBMM_DEVICE": device}
@@ -36,19 +40,24 @@ def smoke(program, device):
     return run
 
 
-def test_every_step_is_ok(smoke):
+@pytest.fixture(scope="module")
+def lines(smoke) -> list[str]:
+    """What a run without arguments says."""
     done = smoke()
     assert done.returncode == 0, done.stdout
-    assert [line.split()[:2] for line in done.stdout.splitlines()[1:-1]] == [[step, "ok"] for step in STEPS]
+    return done.stdout.splitlines()
 
 
-def test_the_backend_is_named_first_and_last(smoke, device):
-    first, *_, last = smoke().stdout.splitlines()
-    assert (f"backend {device}" in first, f"backend={device} " in last) == (True, True)
+def test_every_step_is_ok(lines):
+    assert [line.split()[:2] for line in lines[1:-1]] == [[step, "ok"] for step in STEPS]
 
 
-def test_emulated_figures_are_labelled(smoke):
-    assert "no figure of any hardware" in smoke().stdout
+def test_the_backend_is_named_first_and_last(lines, device):
+    assert (f"backend {device}" in lines[0], f"backend={device} " in lines[-1]) == (True, True)
+
+
+def test_emulated_figures_are_labelled(lines):
+    assert "no figure of any hardware" in lines[1 + STEPS.index("latency")]
 
 
 def test_non_cacheable_on_both_sides(smoke):
@@ -124,6 +133,28 @@ def test_a_device_that_is_none_is_refused(smoke):
     done = smoke(device="emulated")
     assert (done.returncode, done.stdout) == (2, "")
     assert "OBMM_DEVICE emulated: names no device" in done.stderr
+
+
+@pytest.mark.parametrize("flavour", ["asan", "tsan"])
+def test_core_and_client_are_clean_under_sanitizers(flavour, device):
+    environment = {**os.environ, "OBMM_DEVICE": device, "TSAN_OPTIONS": "halt_on_error=1"}
+    done = subprocess.run([build(flavour)], env=environment, text=True, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+@pytest.mark.skipif(
+    not (shutil.which("aarch64-linux-gnu-gcc") and shutil.which("qemu-aarch64")),
+    reason="needs gcc-aarch64-linux-gnu and qemu-user",
+)
+def test_an_aarch64_client_gets_along_with_the_server(device):
+    done = subprocess.run(
+        ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", build("aarch64")],
+        env={**os.environ, "OBMM_DEVICE": device},
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(shutil.which("ldd") is None, reason="needs ldd")
