@@ -259,10 +259,9 @@ class Client:
     def _shut(self) -> None:
         self._close_connection()
         error = PeerUnreachableError(f"{self.target}: the peer was closed")
-        for request in [*self._waiting, *self._in_flight.values()]:
+        for request in tuple(self._waiting):
             _fail(request.done, error)
         self._waiting.clear()
-        self._in_flight.clear()
         if self._releasing:
             log.warning("%s: %d release(s) could not be delivered", self.target, len(self._releasing))
         self.mailbox.close()
@@ -330,9 +329,7 @@ class Client:
         self.instance = welcome.instance
         log.info("connected to %s in %s mode", self.target, self.target.mode.name)
         self._timers.set("ping", time.monotonic() + welcome.idle_ms / 3000)
-        again = [*self._in_flight.values(), *self._waiting]
-        self._in_flight.clear()
-        self._waiting.clear()
+        again, self._waiting = self._waiting, []
         for request in again:
             self._submit(request)
         for lease in tuple(self._leases.values()):
@@ -361,6 +358,8 @@ class Client:
                 self._selector.unregister(each)
                 each.close()
         self._link = self._sock = self._session = None
+        self._waiting = [*self._in_flight.values(), *self._waiting]
+        self._in_flight.clear()
         self._timers.cancel("ping")
 
     # --- reading and writing -----------------------------------------------------------------------------------------
@@ -433,6 +432,7 @@ class Client:
         self._in_flight.pop(request.number, None)
         if request in self._waiting:
             self._waiting.remove(request)
+        request.number = 0
 
     # --- deadlines ---------------------------------------------------------------------------------------------------
 
@@ -462,10 +462,10 @@ class Client:
             self._timers.set("ping", time.monotonic() + idle_s / 3)
 
     def _on_request_deadline(self, request: _Request) -> None:
-        connected = request.number in self._in_flight and self._session is not None
+        sent = request.number in self._in_flight
         self._finish(request)
         what = request.message.KIND.name
-        if connected:
+        if sent:
             # A server that is silent for so long is no better than one that is gone.
             error: ExchangeError = DeadlineError(f"{self.target}: no answer to {what} in time")
             _fail(request.done, error)

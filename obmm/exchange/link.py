@@ -37,7 +37,7 @@ class Link:
     @property
     def pending(self) -> int:
         """Bytes that wait for the socket."""
-        return len(self._out)
+        return len(self._out) + self.session.queued
 
     def receive(self) -> Iterator[tuple[Message, int]]:
         """Read once and yield what became complete; Disconnected at the end of the stream."""
@@ -51,6 +51,10 @@ class Link:
             self.session.end()
             raise Disconnected("the peer closed the connection")
         yield from self.session.receive(self.transport.receive(raw))
+
+    def resume(self) -> Iterator[tuple[Message, int]]:
+        """Yield what an earlier `receive` or `resume` was not asked for any more."""
+        yield from self.session.receive(b"")
 
     def send(self, message: Message, request: int = 0) -> None:
         self.session.send(message, request)

@@ -18,10 +18,11 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from obmm.exchange.errors import (
@@ -70,6 +71,7 @@ log = logging.getLogger("obmm.exchange.server")
 LINGER_S = 1.0  # how long a refused peer may take to read why
 PAUSE_S = 0.5  # no accept for so long when the process is out of descriptors
 STATUS_ITEMS = 200  # per page
+REQUESTS_PER_TURN = 64  # of one connection, then the others get their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class _Connection:
     partial_since: float | None = None
     stalled_since: float | None = None
     dying: bool = False
+    unfinished: bool = False  # more requests of this connection are here already
     events: int = selectors.EVENT_READ
 
     @property
@@ -156,6 +159,7 @@ class Service:
         self._revocations: dict[int, _Revocation] = {}
         self._granting: list[tuple[_Connection, int, LeaseRecord, Publication]] = []
         self._dirty: set[_Connection] = set()
+        self._unfinished: set[_Connection] = set()
         self._timers: Timers[_TimerKey] = Timers()
         self._refused: Counter[str] = Counter()
         self._selector = selectors.DefaultSelector()
@@ -204,8 +208,14 @@ class Service:
         self.events.abandon()
 
     def _turn(self) -> None:
-        for key, mask in self._selector.select(self._timers.timeout(time.monotonic(), 3600.0)):
+        resumable = [each for each in self._unfinished if each.link.pending < self._limits.output_bytes]
+        longest = 0.0 if resumable else 3600.0
+        for key, mask in self._selector.select(self._timers.timeout(time.monotonic(), longest)):
             key.data(mask)
+        for connection in resumable:
+            if connection in self._connections:
+                self._read(connection, connection.link.resume())
+                self._dirty.add(connection)
         self._commit()
         for connection in tuple(self._dirty):
             self._flush(connection)
@@ -304,40 +314,58 @@ class Service:
 
     def _on_io(self, connection: _Connection, mask: int) -> None:
         if mask & selectors.EVENT_READ:
-            self._read(connection)
+            if connection.dying:
+                self._read_out(connection)
+            else:
+                self._read(connection, connection.link.receive())
         self._dirty.add(connection)
 
-    def _read(self, connection: _Connection) -> None:
+    def _read_out(self, connection: _Connection) -> None:
+        """A refused peer still talks: take it, so that closing does not reset the connection under our answer."""
+        try:
+            if connection.link.sock.recv(65536):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._drop(connection)
+
+    def _read(self, connection: _Connection, messages: Iterator[tuple[Message, int]]) -> None:
         session = connection.session
         try:
-            if connection.dying:
-                if not connection.link.sock.recv(65536):
-                    self._drop(connection)
-                return
-            for message, request in connection.link.receive():
-                connection.active = time.monotonic()
-                handler = self._requests.get(type(message))
-                if request == 0:
-                    raise ProtocolError(Refusal.RESERVED, f"a {message.KIND.name} request without a number")
-                if handler is None:
-                    raise ProtocolError(Refusal.UNEXPECTED, f"a {message.KIND.name} frame from a client")
-                handler(connection, message, request)
+            connection.unfinished = self._handle(connection, messages)
             if session.ready and not session.established:
                 self._establish(connection)
-            if not session.partial:
-                connection.partial_since = None
-            elif connection.partial_since is None:
-                connection.partial_since = time.monotonic()
-        except BlockingIOError:
-            pass
-        except (Disconnected, OSError) as error:
-            if isinstance(error, ExchangeError):
-                self._condemn(connection, error)
-            else:
-                self._drop(connection, str(error))
+        except Disconnected as error:
+            self._drop(connection, str(error))
+        except ExchangeError as error:
+            self._condemn(connection, error)
         except Exception:
             log.exception("bug: a request of %s ended in an exception", connection.name)
             self._condemn(connection, ProtocolError(Refusal.INTERNAL, "internal error of the server"))
+        if connection.unfinished and connection in self._connections:
+            self._unfinished.add(connection)
+            return
+        self._unfinished.discard(connection)
+        if not session.partial:
+            connection.partial_since = None
+        elif connection.partial_since is None:
+            connection.partial_since = time.monotonic()
+
+    def _handle(self, connection: _Connection, messages: Iterator[tuple[Message, int]]) -> bool:
+        """Answer requests; True when there may be more than one turn's worth."""
+        for count, (message, request) in enumerate(messages, 1):
+            connection.active = time.monotonic()
+            handler = self._requests.get(type(message))
+            if request == 0:
+                raise ProtocolError(Refusal.RESERVED, f"a {message.KIND.name} request without a number")
+            if handler is None:
+                raise ProtocolError(Refusal.UNEXPECTED, f"a {message.KIND.name} frame from a client")
+            handler(connection, message, request)
+            if count == REQUESTS_PER_TURN or connection.link.pending >= self._limits.output_bytes:
+                return True
+        return False
 
     def _establish(self, connection: _Connection) -> None:
         self._handshake_over(connection)
@@ -370,6 +398,7 @@ class Service:
             connection.link.flush()
             connection.link.sock.shutdown(socket.SHUT_WR)
         connection.dying = True
+        connection.unfinished = False
         self._timers.set(connection, time.monotonic() + LINGER_S)
 
     def _send(self, connection: _Connection, message: Message, request: int = 0) -> None:
@@ -392,7 +421,7 @@ class Service:
         elif wrote or connection.stalled_since is None:
             connection.stalled_since = time.monotonic()
         events = selectors.EVENT_WRITE if link.pending else 0
-        if link.pending < self._limits.output_bytes:
+        if link.pending < self._limits.output_bytes and not connection.unfinished:
             events |= selectors.EVENT_READ
         if events != connection.events:
             connection.events = events
@@ -417,6 +446,7 @@ class Service:
         if connection not in self._connections:
             return
         self._connections.discard(connection)
+        self._unfinished.discard(connection)
         self._timers.cancel(connection)
         self._selector.unregister(connection.link)
         connection.link.close()
@@ -584,11 +614,11 @@ class Service:
         self._send(connection, Released(message.lease), request)
 
     def _on_status(self, connection: _Connection, message: Status, request: int) -> None:
-        items = self._status_items()
-        page = items[message.first : message.first + STATUS_ITEMS]
+        page = list(self._status_items(message.first, message.first + STATUS_ITEMS))
         end = message.first + len(page)
         text = json.dumps(self._status_head() | {"items": page}, separators=(",", ":")).encode()
-        self._send(connection, StatusPage(end if end < len(items) else 0, text), request)
+        more = end < len(self._by_name) + len(self._book)
+        self._send(connection, StatusPage(end if more and page else 0, text), request)
 
     # --- leases and regions --------------------------------------------------------------------------------------
 
@@ -700,7 +730,7 @@ class Service:
     # --- status --------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        return self._status_head() | {"items": self._status_items()}
+        return self._status_head() | {"items": list(self._status_items(0, None))}
 
     def _status_head(self) -> dict[str, Any]:
         return {
@@ -720,34 +750,35 @@ class Service:
             },
         }
 
-    def _status_items(self) -> list[dict[str, Any]]:
-        now = time.monotonic()
-        regions = [
-            {
-                "kind": "region",
-                "region": each.name,
-                "bytes": each.handle.length,
-                "state": "revoked" if each.revoked else "published",
-                "leases": dict(Counter(record.state.value for record in self._book.of(each.generation))),
-            }
-            for each in self._by_name.values()
-        ]
-        leases = [
-            {
-                "kind": "lease",
-                "lease": record.short,
-                "region": record.region,
-                "client": record.client,
-                "address": record.address,
-                "identity": record.identity,
-                "state": record.state.value,
-                "connected": record.id in self._holder,
-                "granted": record.granted,
-                "expires_in_s": round(record.expires - now, 1) if record.state is LeaseState.ACTIVE else None,
-            }
-            for record in self._book
-        ]
-        return [*regions, *leases]
+    def _status_items(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
+        """Items [start, stop) of regions and then leases; only these are made."""
+        everything: Iterator[Publication | LeaseRecord] = chain(self._by_name.values(), self._book)
+        for each in islice(everything, start, stop):
+            yield self._lease_item(each) if isinstance(each, LeaseRecord) else self._region_item(each)
+
+    def _region_item(self, publication: Publication) -> dict[str, Any]:
+        return {
+            "kind": "region",
+            "region": publication.name,
+            "bytes": publication.handle.length,
+            "state": "revoked" if publication.revoked else "published",
+            "leases": dict(Counter(record.state.value for record in self._book.of(publication.generation))),
+        }
+
+    def _lease_item(self, record: LeaseRecord) -> dict[str, Any]:
+        left = record.expires - time.monotonic()
+        return {
+            "kind": "lease",
+            "lease": record.short,
+            "region": record.region,
+            "client": record.client,
+            "address": record.address,
+            "identity": record.identity,
+            "state": record.state.value,
+            "connected": record.id in self._holder,
+            "granted": record.granted,
+            "expires_in_s": round(left, 1) if record.state is LeaseState.ACTIVE else None,
+        }
 
 
 def _printable(text: str) -> str:

@@ -89,6 +89,7 @@ class Session(abc.ABC):
         self._tagger: Tagger | None = None
         self._untagged: Frame | None = None
         self._out: list[Frame] = []
+        self.queued = 0  # bytes that `take` will give
 
     @property
     def partial(self) -> bool:
@@ -98,6 +99,7 @@ class Session(abc.ABC):
     def receive(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[Message, int]]:
         """Yield (message, request number) for everything complete in the stream; handshake messages are consumed.
 
+        Nothing is read ahead: who stops iterating can go on later with ``receive(b"")``.
         Raises ProtocolError or AuthenticationError, after which the connection must be closed.
         """
         for frame in self._reader.feed(data):
@@ -117,9 +119,9 @@ class Session(abc.ABC):
     def send(self, message: Message, request: int = 0) -> None:
         """Queue a message; `take` gives the bytes."""
         frame = pack(message, request)
-        self._out.append(frame)
+        self._queue(frame)
         if self._tagger is not None:
-            self._out.append(self._tagger.tag(frame))
+            self._queue(self._tagger.tag(frame))
 
     def take(self) -> Opaque:
         """The bytes to send now."""
@@ -127,6 +129,7 @@ class Session(abc.ABC):
         for frame in self._out:
             out += frame.raw
         self._out.clear()
+        self.queued = 0
         return out
 
     def end(self) -> None:
@@ -134,6 +137,10 @@ class Session(abc.ABC):
         if self._untagged is not None:
             raise ProtocolError(Refusal.TRUNCATED, "the stream ended between a frame and its tag")
         self._reader.end()
+
+    def _queue(self, frame: Frame) -> None:
+        self._out.append(frame)
+        self.queued += len(frame.raw)
 
     def _authenticate(self, frame: Frame) -> Frame | None:
         if self._tagger is None:
@@ -180,7 +187,7 @@ class ClientSession(Session):
         self._transcript = b""
         self._nonce = os.urandom(16) if nonce is None else nonce
         self._hello = pack(Hello(mode, self._nonce, client))
-        self._out.append(self._hello)
+        self._queue(self._hello)
         self._awaited = FrameType.CHALLENGE if key is not None else FrameType.WELCOME
 
     def _handshake(self, message: Message, frame: Frame) -> Iterator[tuple[Message, int]]:
@@ -244,7 +251,7 @@ class ServerSession(Session):
             else:
                 challenge = pack(Challenge(self._nonce))
                 self._transcript = _transcript(frame, challenge)
-                self._out.append(challenge)
+                self._queue(challenge)
         elif isinstance(message, Proof) and self._transcript:
             # Every key is tried, so that the time does not tell which one fitted.
             fitting = [
@@ -254,7 +261,7 @@ class ServerSession(Session):
             ]
             if not fitting:
                 raise AuthenticationError("the client could not prove that it holds a key of this server")
-            self._out.append(pack(Proof(fitting[0].derive(_LABEL_SERVER, self._transcript))))
+            self._queue(pack(Proof(fitting[0].derive(_LABEL_SERVER, self._transcript))))
             self._start_tags(fitting[0], self._transcript)
             self.ready = True
         else:
