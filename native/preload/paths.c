@@ -51,7 +51,7 @@ static int base(int dirfd, char *out)
 	length = raw_readlink(link, out, PATH_MAX - 1);
 	if (length <= 0)
 		return -1;
-	out[length] = 0;
+	out[length == 1 ? 0 : length] = 0; /* "/" is what comes before every path */
 	return 0;
 }
 

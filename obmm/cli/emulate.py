@@ -76,10 +76,11 @@ def down(socket: str | None, as_json: bool) -> None:
     """Stop a fabric. Its memory goes: programs that still map it get SIGBUS."""
     path = _socket(socket)
     with _control(path) as control:
-        pid = control.request("status")["pid"]
+        fabric = control.request("status")
         control.request("shutdown")
+    pid = fabric["pid"]
     deadline = time.monotonic() + STOP_SECONDS
-    while path.exists():
+    while FabricDirectory(fabric["name"]).path.exists():
         if time.monotonic() > deadline:
             raise click.ClickException(f"the server (pid {pid}) does not stop")
         time.sleep(0.01)

@@ -56,8 +56,7 @@ class Server:
         self._uid = os.geteuid()
         self._trees = {name: DiskTree(directory.node(name)) for name in self.fabric.hosts}
         for name, host in self.fabric.hosts.items():
-            if hasattr(host, "tree"):
-                host.tree.watch(self._trees[name])
+            host.tree.watch(self._trees[name])
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._wakeup, self._alarm = socket.socketpair()
         self._stopping = False

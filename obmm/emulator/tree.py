@@ -17,32 +17,37 @@ class DiskTree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._prefix = str(root)
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, path: str, data: bytes, mode: int) -> None:
-        """Create or replace a file. Readers see the old text or the new one, never a part."""
+        """Create or replace a file. Readers see the old text or the new one, never a part.
+
+        A device node stands here as a plain file with its numbers in it.
+        """
         target = self._prefix + path
-        staged = f"{self._prefix}/.staged"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            descriptor = os.open(target, flags, mode)
+            self._create(target, data, mode & 0o7777)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
-            descriptor = os.open(target, flags, mode)
-            staged = ""
+            self._create(target, data, mode & 0o7777)
         except FileExistsError:
-            descriptor = os.open(staged, flags, mode)
-        else:
-            staged = ""
+            staged = f"{self._prefix}/.staged"
+            self._create(staged, data, mode & 0o7777)
+            os.rename(staged, target)
+
+    def _create(self, target: str, data: bytes, mode: int) -> None:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
+            if mode & self._umask:
+                os.fchmod(descriptor, mode)
             if data.strip(b"\0"):
                 os.write(descriptor, data)
             else:
                 os.ftruncate(descriptor, len(data))  # all zero: no page of memory
         finally:
             os.close(descriptor)
-        if staged:
-            os.rename(staged, target)
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with everything in it."""
