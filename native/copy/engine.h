@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A fixed set of worker threads and a fixed set of tickets for gathers.
+ *
+ * A gather runs on the caller's thread, with helpers when that pays, or is
+ * submitted and waited for with a deadline.  A load cannot be cancelled: an
+ * abandoned gather ends at its next chunk, or when its load comes back, and
+ * until then its request, ids, out and outcome stay in use (prefetch
+ * specification 11.3, rule 4).
+ *
+ * In a forked child the threads do not exist: gathers run on the caller's
+ * thread, submitting and waiting answer -EOWNERDEAD.
+ */
+#ifndef OBMM_ENGINE_H
+#define OBMM_ENGINE_H
+
+#include <stdint.h>
+
+#include "gather.h"
+
+enum { OBMM_MAX_THREADS = 256, OBMM_TICKETS = 256 };
+
+struct obmm_engine;
+
+/*
+ * threads: workers, 0 to OBMM_MAX_THREADS.  spin_ns: how long a worker looks
+ * for the next job before it sleeps.  cpus[n_cpus]: where worker i is pinned,
+ * cpus[i % n_cpus]; none: the scheduler decides.  A refused pin is not an error
+ * (obmm_engine_pinned()).
+ * 0 or a negative errno.
+ */
+int obmm_engine_create(unsigned int threads, uint64_t spin_ns, const int *cpus, unsigned int n_cpus,
+		       struct obmm_engine **engine);
+
+/*
+ * Abandon what is queued and end the workers.  -ETIMEDOUT when one did not come
+ * back from a load in time: then the engine lives on, and destroy may be called
+ * again.  timeout_ns < 0: wait for ever.
+ */
+int obmm_engine_destroy(struct obmm_engine *engine, int64_t timeout_ns);
+
+unsigned int obmm_engine_threads(const struct obmm_engine *engine);
+unsigned int obmm_engine_pinned(const struct obmm_engine *engine);
+/* Tickets that are not released. */
+unsigned int obmm_engine_in_use(struct obmm_engine *engine);
+
+/*
+ * Check and gather now, on this thread and up to `threads` - 1 workers; 0: as
+ * many as the table's tuning says.  outcome->status is also the result.
+ */
+int obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
+		       struct obmm_outcome *outcome);
+
+/*
+ * Check all requests, then queue them all, each with a ticket of its own, in
+ * the order given.  -ERANGE (outcomes[*bad] says which id), -EAGAIN (not enough
+ * free tickets) or -EOWNERDEAD queue nothing.
+ */
+int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *requests, unsigned int n,
+		       unsigned int threads, struct obmm_outcome *outcomes, uint64_t *tickets, unsigned int *bad);
+
+/*
+ * Wait until the ticket's gather has ended: 0 (its outcome is complete),
+ * -ETIMEDOUT, or -ESTALE for a released ticket.  timeout_ns 0 only looks,
+ * < 0 waits for ever.
+ */
+int obmm_ticket_wait(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns);
+
+/* End early: status becomes -ECANCELED unless it ended before. */
+int obmm_ticket_abandon(struct obmm_engine *engine, uint64_t ticket);
+
+/* Give the ticket back.  -EBUSY while its gather runs. */
+int obmm_ticket_release(struct obmm_engine *engine, uint64_t ticket);
+
+#endif

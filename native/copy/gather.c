@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gather.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "kernels.h"
+#include "nc.h"
+#include "order.h"
+#include "sort.h"
+
+enum { BLOCK = 256, MAX_AHEAD = 64, MIN_AHEAD = 4 };
+
+static const struct obmm_kernels *const all_kernels[] = {
+#if defined(__x86_64__)
+	&obmm_kernels_avx512,
+	&obmm_kernels_avx2,
+#elif defined(__aarch64__)
+	&obmm_kernels_neon,
+#endif
+	&obmm_kernels_generic,
+};
+enum { KERNELS = sizeof(all_kernels) / sizeof(all_kernels[0]) };
+
+static _Atomic(const struct obmm_kernels *) chosen;
+
+static const struct obmm_kernels *kernels(void)
+{
+	const struct obmm_kernels *set = atomic_load_explicit(&chosen, memory_order_relaxed);
+
+	if (__builtin_expect(!set, 0)) {
+		obmm_gather_use(NULL);
+		set = atomic_load_explicit(&chosen, memory_order_relaxed);
+	}
+	return set;
+}
+
+int obmm_gather_use(const char *isa)
+{
+	for (int i = 0; i < KERNELS; i++) {
+		if ((isa && strcmp(isa, all_kernels[i]->name)) || !all_kernels[i]->supported())
+			continue;
+		atomic_store_explicit(&chosen, all_kernels[i], memory_order_relaxed);
+		return 0;
+	}
+	return -ENOTSUP;
+}
+
+const char *obmm_gather_isa(void)
+{
+	return kernels()->name;
+}
+
+void obmm_tuning_default(struct obmm_tuning *tuning, uint32_t row_bytes, uint32_t flags)
+{
+	tuning->prefetch_bytes = flags & OBMM_TABLE_NC ? 0 : 32 << 10;
+	tuning->stream_bytes = 4 << 20;
+	tuning->stream_row = 64;
+	/* NC: every line is a trip over the fabric, so repeats are worth finding early */
+	tuning->order_rows = flags & OBMM_TABLE_NC ? 256 : 8000;
+	tuning->order_row = flags & OBMM_TABLE_NC ? 0 : flags & OBMM_TABLE_HUGE ? 512 : 256;
+	tuning->thread_rows = row_bytes >= 1024 ? 1000 : 1000 * 1024 / (row_bytes + 64);
+}
+
+/* ---- row numbers and addresses ---- */
+
+static inline int64_t id_at(const struct obmm_request *request, uint64_t i)
+{
+	return request->id_bytes == 4 ? ((const int32_t *)request->ids)[i] : ((const int64_t *)request->ids)[i];
+}
+
+static inline bool is_flat(const struct obmm_request *request)
+{
+	return !request->head_offsets && !request->column_mask && !request->low && request->high >= request->table->rows;
+}
+
+/* Is the id in its table (or its column's head)? */
+static inline bool is_known(const struct obmm_request *request, int64_t id, uint64_t column)
+{
+	uint64_t limit = request->table->rows;
+
+	if (request->head_offsets)
+		limit = (uint64_t)(request->head_offsets[column + 1] - request->head_offsets[column]);
+	return (uint64_t)id < limit;
+}
+
+/* The row to read for place i, or -1 for a row of zero bytes. */
+static inline int64_t row_at(const struct obmm_request *request, uint64_t i)
+{
+	int64_t id = id_at(request, i);
+	uint64_t column = request->columns ? i % request->columns : 0;
+
+	if (!is_known(request, id, column) || (request->column_mask && !request->column_mask[column]))
+		return -1;
+	if (request->head_offsets)
+		id += request->head_offsets[column];
+	return (uint64_t)id >= request->low && (uint64_t)id < request->high ? id : -1;
+}
+
+static inline const uint8_t *address_of(const struct obmm_table *table, uint64_t row)
+{
+	if (!table->rows_per_segment)
+		return table->base + row * table->row_stride;
+	return table->base + row / table->rows_per_segment * table->segment_bytes +
+	       row % table->rows_per_segment * table->row_stride;
+}
+
+/*
+ * The addresses of places [from, from + n).  Ids are looked at a second time
+ * here: one that was changed since the check reads as zero, never elsewhere.
+ */
+static void resolve(const struct obmm_request *request, uint64_t from, size_t n, const uint8_t **src)
+{
+	const struct obmm_table *table = request->table;
+
+	if (is_flat(request) && !table->rows_per_segment && request->id_bytes == 8) {
+		const int64_t *ids = (const int64_t *)request->ids + from;
+
+		for (size_t i = 0; i < n; i++)
+			src[i] = (uint64_t)ids[i] < table->rows ? table->base + (uint64_t)ids[i] * table->row_stride : NULL;
+	} else if (is_flat(request) && !table->rows_per_segment) {
+		const int32_t *ids = (const int32_t *)request->ids + from;
+
+		for (size_t i = 0; i < n; i++)
+			src[i] = ids[i] >= 0 && (uint64_t)ids[i] < table->rows ?
+					 table->base + (uint64_t)ids[i] * table->row_stride :
+					 NULL;
+	} else {
+		for (size_t i = 0; i < n; i++) {
+			int64_t row = row_at(request, from + i);
+
+			src[i] = row < 0 ? NULL : address_of(table, (uint64_t)row);
+		}
+	}
+}
+
+static int refuse(const struct obmm_request *request, struct obmm_outcome *outcome)
+{
+	for (uint64_t i = 0; i < request->count; i++) {
+		if (is_known(request, id_at(request, i), request->columns ? i % request->columns : 0))
+			continue;
+		outcome->bad_index = (int64_t)i;
+		outcome->bad_id = id_at(request, i);
+		return -ERANGE;
+	}
+	return 0;
+}
+
+int obmm_gather_check(const struct obmm_request *request, struct obmm_outcome *outcome)
+{
+	outcome->bad_index = -1;
+	if (request->invalid == OBMM_INVALID_ZERO)
+		return 0;
+	if (!request->head_offsets) {
+		bool good = request->id_bytes == 4 ?
+				    kernels()->in_range32(request->ids, request->count, request->table->rows) :
+				    kernels()->in_range64(request->ids, request->count, request->table->rows);
+
+		if (good)
+			return 0;
+	}
+	return refuse(request, outcome);
+}
+
+/* ---- the three ways through a range ---- */
+
+struct job {
+	const struct obmm_request *request;
+	uint64_t from, to;
+	struct obmm_scratch *scratch;
+	uint64_t rows_read, rows_zero;
+	size_t ahead;
+	void (*kernel)(const struct obmm_batch *batch);
+};
+
+static size_t count_null(const uint8_t *const *src, size_t n)
+{
+	size_t nulls = 0;
+
+	for (size_t i = 0; i < n; i++)
+		nulls += !src[i];
+	return nulls;
+}
+
+static struct obmm_batch batch_for(const struct job *job, const uint8_t *const *src)
+{
+	const struct obmm_table *table = job->request->table;
+
+	return (struct obmm_batch){
+		.src = src,
+		.out_stride = job->request->out_stride,
+		.row_bytes = table->row_bytes,
+		.ahead = job->ahead,
+		.aligned = !(((uintptr_t)table->base | table->row_stride | table->segment_bytes) & (OBMM_LINE - 1)),
+	};
+}
+
+/* Addresses past the end, for the prefetch: the last one again. */
+static void pad(const uint8_t **src, size_t have, size_t want)
+{
+	for (; have < want; have++)
+		src[have] = src[have - 1];
+}
+
+static int in_order(struct job *job)
+{
+	const struct obmm_request *request = job->request;
+	const uint8_t *src[BLOCK + MAX_AHEAD];
+	struct obmm_batch batch = batch_for(job, src);
+	uint64_t at = job->from, resolved = at;
+	size_t have = 0;
+
+	while (at < job->to) {
+		size_t room = BLOCK + job->ahead - have;
+		size_t more = job->to - resolved < room ? (size_t)(job->to - resolved) : room;
+
+		resolve(request, resolved, more, src + have);
+		resolved += more;
+		have += more;
+		batch.n = job->to - at < BLOCK ? (size_t)(job->to - at) : BLOCK;
+		pad(src, have, batch.n + job->ahead);
+		batch.out = request->out + at * request->out_stride;
+		job->kernel(&batch);
+		job->rows_zero += count_null(src, batch.n);
+		at += batch.n;
+		have -= batch.n < have ? batch.n : have;
+		memmove(src, src + batch.n, have * sizeof(src[0]));
+	}
+	return 0;
+}
+
+/* Row number and place within the tile, for every row that is read; the others are zeroed now. */
+static size_t make_keys(struct job *job, uint64_t from, size_t n)
+{
+	const struct obmm_request *request = job->request;
+	const struct obmm_table *table = request->table;
+	uint64_t *keys = job->scratch->keys[0];
+	size_t used = 0;
+
+	if (is_flat(request) && request->id_bytes == 8 && request->invalid == OBMM_INVALID_ERROR) {
+		const int64_t *ids = (const int64_t *)request->ids + from;
+		bool raced = false;
+
+		for (size_t i = 0; i < n; i++) {
+			raced |= (uint64_t)ids[i] >= table->rows;
+			keys[i] = (uint64_t)ids[i] << 32 | i;
+		}
+		if (!raced)
+			return n;
+	}
+	for (size_t i = 0; i < n; i++) {
+		int64_t row = row_at(request, from + i);
+
+		if (row < 0)
+			memset(request->out + (from + i) * request->out_stride, 0, table->row_bytes);
+		else
+			keys[used++] = (uint64_t)row << 32 | i;
+	}
+	job->rows_zero += n - used;
+	return used;
+}
+
+static unsigned int bits_of(uint64_t value)
+{
+	return value ? 64 - (unsigned int)__builtin_clzll(value) : 0;
+}
+
+/*
+ * How many low bits of the row number do not matter: what counts is that the
+ * page tables of neighbours stay in the cache, and 2 MiB of rows share one.
+ */
+static unsigned int blur(const struct obmm_table *table)
+{
+	uint64_t near = (2 << 20) / table->row_stride;
+
+	return near < 2 ? 0 : bits_of(near) - 1;
+}
+
+static int in_address_order(struct job *job)
+{
+	const struct obmm_request *request = job->request;
+	const struct obmm_table *table = request->table;
+	const uint8_t *src[BLOCK + MAX_AHEAD];
+	uint8_t *dst[BLOCK];
+	struct obmm_batch batch = batch_for(job, src);
+
+	batch.dst = dst;
+	for (uint64_t tile = job->from; tile < job->to; tile += OBMM_TILE_ROWS) {
+		size_t n = job->to - tile < OBMM_TILE_ROWS ? (size_t)(job->to - tile) : OBMM_TILE_ROWS;
+		uint8_t *out = request->out + tile * request->out_stride;
+		uint64_t *keys;
+
+		n = make_keys(job, tile, n);
+		keys = obmm_sort(job->scratch, n, blur(table), bits_of(table->rows - 1));
+		for (size_t at = 0; at < n; at += batch.n) {
+			size_t have = n - at < BLOCK + job->ahead ? n - at : BLOCK + job->ahead;
+
+			batch.n = n - at < BLOCK ? n - at : BLOCK;
+			for (size_t i = 0; i < have; i++)
+				src[i] = address_of(table, keys[at + i] >> 32);
+			for (size_t i = 0; i < batch.n; i++)
+				dst[i] = out + (uint32_t)keys[at + i] * request->out_stride;
+			pad(src, have, batch.n + job->ahead);
+			job->kernel(&batch);
+		}
+	}
+	return 0;
+}
+
+/* Non-cacheable: each line once and wide; a repeated row is copied from the output. */
+static int uncached(struct job *job)
+{
+	const struct obmm_request *request = job->request;
+	const struct obmm_table *table = request->table;
+
+	for (uint64_t tile = job->from; tile < job->to; tile += OBMM_TILE_ROWS) {
+		size_t n = job->to - tile < OBMM_TILE_ROWS ? (size_t)(job->to - tile) : OBMM_TILE_ROWS;
+		uint8_t *out = request->out + tile * request->out_stride, *previous = NULL;
+		uint64_t *keys;
+
+		n = make_keys(job, tile, n);
+		keys = obmm_sort(job->scratch, n, 0, bits_of(table->rows - 1));
+		for (size_t i = 0; i < n; i++) {
+			uint8_t *dst = out + (uint32_t)keys[i] * request->out_stride;
+
+			if (previous && keys[i] >> 32 == keys[i - 1] >> 32) {
+				memcpy(dst, previous, table->row_bytes);
+				job->rows_read--;
+			} else {
+				obmm_nc_read(dst, address_of(table, keys[i] >> 32), table->row_bytes);
+			}
+			previous = dst;
+		}
+	}
+	return 0;
+}
+
+static int uncached_in_order(struct job *job)
+{
+	const struct obmm_request *request = job->request;
+	const struct obmm_table *table = request->table;
+
+	for (uint64_t i = job->from; i < job->to; i++) {
+		uint8_t *dst = request->out + i * request->out_stride;
+		int64_t row = row_at(request, i);
+
+		if (row < 0) {
+			memset(dst, 0, table->row_bytes);
+			job->rows_zero++;
+		} else {
+			obmm_nc_read(dst, address_of(table, (uint64_t)row), table->row_bytes);
+		}
+	}
+	return 0;
+}
+
+static size_t ahead_of(const struct obmm_table *table)
+{
+	size_t ahead = table->tuning.prefetch_bytes / table->row_bytes;
+
+	if (!table->tuning.prefetch_bytes)
+		return 0;
+	return ahead < MIN_AHEAD ? MIN_AHEAD : ahead > MAX_AHEAD ? MAX_AHEAD : ahead;
+}
+
+static bool is_ordered(const struct obmm_request *request)
+{
+	const struct obmm_table *table = request->table;
+
+	return request->count >= table->tuning.order_rows && table->row_bytes >= table->tuning.order_row &&
+	       table->rows <= UINT32_MAX;
+}
+
+static int run(void *arg)
+{
+	struct job *job = arg;
+	const struct obmm_request *request = job->request;
+	const struct obmm_table *table = request->table;
+	const struct obmm_kernels *set = kernels();
+	bool packed = request->out_stride == table->row_bytes;
+	bool lines = !((uintptr_t)request->out & (OBMM_LINE - 1)) &&
+		     (packed || !((request->out_stride | table->row_bytes) & (OBMM_LINE - 1)));
+	bool large = lines && request->count * table->row_bytes >= table->tuning.stream_bytes;
+	bool ordered = job->scratch && is_ordered(request);
+
+	if (table->flags & OBMM_TABLE_NC) {
+		obmm_order_load();
+		return ordered ? uncached(job) : uncached_in_order(job);
+	}
+	job->ahead = ahead_of(table);
+	/* Plain stores to rows all over the result cost more than the order gains. */
+	if (ordered && large) {
+		job->kernel = set->scatter;
+		return in_address_order(job);
+	}
+	job->kernel = large && table->row_bytes >= table->tuning.stream_row ? set->stream : set->plain;
+	return in_order(job);
+}
+
+int obmm_gather_range(const struct obmm_request *request, uint64_t from, uint64_t to, struct obmm_scratch *scratch,
+		      struct obmm_outcome *outcome)
+{
+	struct job job = { .request = request, .from = from, .to = to, .scratch = scratch };
+	int result;
+
+	job.rows_read = to - from;
+	result = obmm_guard_run(run, &job, &outcome->fault);
+	if (!result) {
+		outcome->rows_read += job.rows_read - job.rows_zero;
+		outcome->rows_zero += job.rows_zero;
+	}
+	return result;
+}
+
+uint64_t obmm_gather_chunk(const struct obmm_request *request, unsigned int threads)
+{
+	uint64_t share = request->count / threads + 1;
+
+	/* Sorting wants large pieces, balance small ones. */
+	if (is_ordered(request))
+		return share < OBMM_TILE_ROWS ? share : OBMM_TILE_ROWS;
+	share = (share / 8 + 63) & ~63ull;
+	return share < 64 ? 64 : share > 4096 ? 4096 : share;
+}

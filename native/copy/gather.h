@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Row gather: random rows of a table in mapped memory, copied in the order
+ * asked for into a buffer of the caller (prefetch specification 5.2, 13.2).
+ *
+ * All row numbers are checked before the first row is read.  Nothing here
+ * allocates.  A fault in the table ends the gather with -EFAULT; the output
+ * then holds unspecified bytes.
+ */
+#ifndef OBMM_GATHER_H
+#define OBMM_GATHER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "guard.h"
+
+enum obmm_table_flags {
+	OBMM_TABLE_NC = 1,   /* the mapping is non-cacheable: wide loads, no prefetch */
+	OBMM_TABLE_HUGE = 2, /* it is mapped by 2 MiB pages or larger */
+};
+
+/* What the planner decides (obmm_tuning_default() without measurements). */
+struct obmm_tuning {
+	uint32_t prefetch_bytes; /* how far ahead lines are asked for; 0: never */
+	uint32_t stream_bytes;	 /* results of at least this size are written past the caches */
+	uint32_t stream_row;	 /* ... when the rows have at least this size */
+	uint32_t order_rows;	 /* batches of at least this many rows are read in address order */
+	uint32_t order_row;	 /* ... when the rows have at least this size */
+	uint32_t thread_rows;	 /* rows that are worth one more thread */
+};
+
+/* One table; immutable while gathers run. */
+struct obmm_table {
+	const uint8_t *base;
+	uint64_t rows;
+	uint64_t row_stride;
+	uint64_t rows_per_segment; /* 0: contiguous; else slot mode, address = base + id / n * segment_bytes + ... */
+	uint64_t segment_bytes;
+	uint32_t row_bytes;
+	uint32_t flags;
+	struct obmm_tuning tuning;
+};
+
+enum obmm_invalid {
+	OBMM_INVALID_ERROR = 0, /* an id outside the table refuses the whole request */
+	OBMM_INVALID_ZERO = 1,	/* it gives a row of zero bytes */
+};
+
+/* One gather.  ids and out are the caller's until it is done. */
+struct obmm_request {
+	const struct obmm_table *table;
+	const void *ids; /* int32 or int64, natively aligned */
+	uint64_t count;
+	uint8_t *out;
+	uint64_t out_stride; /* >= row_bytes */
+	uint32_t id_bytes;   /* 4 or 8 */
+	uint32_t invalid;
+	/*
+	 * Columns: the ids' last dimension, 0 if it has no meaning.
+	 * head_offsets (columns + 1 entries): ids are local to their column's
+	 * head.  column_mask (columns entries): 0 gives a zero row, unread.
+	 */
+	const int64_t *head_offsets;
+	const uint8_t *column_mask;
+	uint64_t columns;
+	/* Flat ids outside [low, high) give a zero row, unread; 0, UINT64_MAX: all are read. */
+	uint64_t low;
+	uint64_t high;
+};
+
+struct obmm_outcome {
+	int64_t bad_index; /* of the first id that was refused, or -1 */
+	int64_t bad_id;
+	uint64_t rows_read; /* from the table; repeats that were copied from the output do not count */
+	uint64_t rows_zero;
+	uint64_t nanoseconds;
+	struct obmm_fault fault;
+	int32_t status; /* 0, -ERANGE, -EFAULT, -ECANCELED, -EINPROGRESS */
+	int32_t threads;
+};
+
+/* Room for one address-ordered tile; one per thread at work. */
+enum { OBMM_TILE_ROWS = 1 << 17 };
+struct obmm_scratch {
+	uint64_t keys[2][OBMM_TILE_ROWS];
+	uint32_t histogram[3][2048];
+};
+
+void obmm_tuning_default(struct obmm_tuning *tuning, uint32_t row_bytes, uint32_t flags);
+
+/* 0, or -ERANGE with bad_index and bad_id.  Reads no row. */
+int obmm_gather_check(const struct obmm_request *request, struct obmm_outcome *outcome);
+
+/*
+ * Copy the rows of ids [from, to), guarded, on this thread.  scratch may be
+ * NULL: then the rows are read as given.  Adds to rows_read and rows_zero.
+ */
+int obmm_gather_range(const struct obmm_request *request, uint64_t from, uint64_t to, struct obmm_scratch *scratch,
+		      struct obmm_outcome *outcome);
+
+/* How many rows one thread of several should take at a time. */
+uint64_t obmm_gather_chunk(const struct obmm_request *request, unsigned int threads);
+
+/*
+ * The instruction set of the kernels: "avx512", "avx2", "neon" or "generic".
+ * use() is for tests and benchmarks: 0, or -ENOTSUP on a CPU without it; NULL
+ * returns to the best.
+ */
+const char *obmm_gather_isa(void);
+int obmm_gather_use(const char *isa);
+
+#endif
