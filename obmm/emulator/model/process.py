@@ -114,23 +114,23 @@ class Process:
             self.memory.forget(address, address + length)
             return Answer(0, tuple(mapping.unmap(self, address, length)))
 
-    def mprotect(self, address: int, length: int, prot: int) -> Answer | None:
-        """mprotect(2) (9.4). None: no region there, the call is the kernel's own business."""
+    def mprotect(self, address: int, length: int, prot: int) -> Answer:
+        """mprotect(2) of a range with mappings of regions (9.4)."""
         with self.host.fabric.lock, self.mmap_lock:
             return vfs.mprotect(self, address, length, prot)
 
-    def mremap(self, address: int, old: int, new: int, flags: int = 0, target: int = 0) -> Answer | None:
-        """mremap(2) (9.4). None as for `mprotect`."""
+    def mremap(self, address: int, old: int, new: int, flags: int = 0, target: int = 0) -> Answer:
+        """mremap(2) of a range with mappings of regions (9.4)."""
         with self.host.fabric.lock, self.mmap_lock:
             return vfs.mremap(self, address, old, new, flags, target)
 
-    def madvise(self, address: int, length: int, advice: int) -> Answer | None:
-        """madvise(2) (9.4). None as for `mprotect`."""
+    def madvise(self, address: int, length: int, advice: int) -> Answer:
+        """madvise(2) of a range with mappings of regions (9.4)."""
         with self.host.fabric.lock, self.mmap_lock:
             return vfs.madvise(self, address, length, advice)
 
-    def msync(self, address: int, length: int, flags: int) -> Answer | None:
-        """msync(2) (9.2). None as for `mprotect`."""
+    def msync(self, address: int, length: int, flags: int) -> Answer:
+        """msync(2) of a range with mappings of regions (9.2)."""
         with self.host.fabric.lock, self.mmap_lock:
             return vfs.msync(self, address, length, flags)
 

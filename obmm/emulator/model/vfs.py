@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..topology import PAGE, PMD
 from . import mapping
 from .calls import Answer, KernelError
-from .vma import EXEC, READ, WRITE
+from .vma import EXEC, READ, WRITE, Vma
 
 if TYPE_CHECKING:
     from .files import OpenFile
@@ -68,11 +68,9 @@ def file_operation(file: OpenFile, operation: int) -> Answer:
     raise KernelError(errno.EINVAL, "9.2", "the driver has no such operation")
 
 
-def mprotect(process: Process, address: int, length: int, prot: int) -> Answer | None:
+def mprotect(process: Process, address: int, length: int, prot: int) -> Answer:
     """EACCES when a right is not in the VMA's MAY flags (they follow ownership), else EOPNOTSUPP."""
-    pieces = process.vmas.overlapping(address, address + length)
-    if not pieces:
-        return None
+    pieces = _pieces(process, address, length)
     if address % PAGE:
         raise KernelError(errno.EINVAL, "9.4", f"address {address:#x} is not page aligned")
     if prot & (READ | WRITE | EXEC) & ~pieces[0].may:
@@ -80,14 +78,12 @@ def mprotect(process: Process, address: int, length: int, prot: int) -> Answer |
     raise KernelError(errno.EOPNOTSUPP, "9.4", "mprotect of a region")
 
 
-def mremap(process: Process, address: int, old: int, new: int, flags: int, target: int) -> Answer | None:
+def mremap(process: Process, address: int, old: int, new: int, flags: int, target: int) -> Answer:
     """Same size: nothing; smaller: munmap of the tail; larger or moved: refused.
 
     The driver's failed move runs the release of the mapping once; the model refuses without that (Q29).
     """
-    pieces = process.vmas.overlapping(address, address + 1)
-    if not pieces:
-        return None
+    pieces = _pieces(process, address, 1)
     old, new = (-(-size // PAGE) * PAGE for size in (old, new))
     if address % PAGE or not new:
         raise KernelError(errno.EINVAL, "9.4", "address not page aligned or new size 0")
@@ -104,10 +100,9 @@ def mremap(process: Process, address: int, old: int, new: int, flags: int, targe
     return Answer(address, tuple(mapping.unmap(process, address + new, old - new)))
 
 
-def madvise(process: Process, address: int, length: int, advice: int) -> Answer | None:
+def madvise(process: Process, address: int, length: int, advice: int) -> Answer:
     """EINVAL, ENODEV, or no effect, by advice."""
-    if not process.vmas.overlapping(address, address + length):
-        return None
+    _pieces(process, address, length)
     if address % PAGE:
         raise KernelError(errno.EINVAL, "9.4", f"address {address:#x} is not page aligned")
     if advice in ACCEPTED_ADVICE:
@@ -115,13 +110,19 @@ def madvise(process: Process, address: int, length: int, advice: int) -> Answer 
     raise KernelError(REFUSED_ADVICE.get(advice, errno.EINVAL), "9.4", f"advice {advice}")
 
 
-def msync(process: Process, address: int, length: int, flags: int) -> Answer | None:
+def msync(process: Process, address: int, length: int, flags: int) -> Answer:
     """MS_SYNC of a mapping made through a writable descriptor is EINVAL, everything else does nothing."""
-    pieces = process.vmas.overlapping(address, address + length)
-    if not pieces:
-        return None
+    pieces = _pieces(process, address, length)
     if address % PAGE or flags & ~7 or flags & 5 == 5:
         raise KernelError(errno.EINVAL, "9.2", "msync arguments")
     if flags & MS_SYNC and any(vma.file.writable for vma in pieces):
         raise KernelError(errno.EINVAL, "9.2", "msync(MS_SYNC): the driver has no fsync")
     return Answer(0)
+
+
+def _pieces(process: Process, address: int, length: int) -> list[Vma]:
+    """Mappings of regions in the range; ranges without any are none of the model's business."""
+    pieces = process.vmas.overlapping(address, address + length)
+    if not pieces:
+        raise KernelError(errno.ENOMEM, "9.4", f"no region is mapped at {address:#x}")
+    return pieces
