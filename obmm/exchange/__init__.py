@@ -4,6 +4,7 @@
 `serve` publishes regions, `connect` fetches them.  The wire is described byte by byte in docs/exchange-protocol.md.
 """
 
+from obmm.exchange.desk import ServerEvent
 from obmm.exchange.errors import (
     AuthenticationError,
     DeadlineError,
@@ -24,7 +25,6 @@ from obmm.exchange.messages import RegionEntry
 from obmm.exchange.net import DEFAULT_PORT
 from obmm.exchange.peer import Peer, connect
 from obmm.exchange.server import Server, serve
-from obmm.exchange.service import ServerEvent
 from obmm.exchange.tls import TlsFiles
 
 __all__ = [

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from obmm.errors import ClosedError, ObmmArgumentError
+from obmm.exchange.desk import LeaseDesk, ServerEvent
 from obmm.exchange.errors import DeadlineError, LeasesOutstandingError
 from obmm.exchange.events import EventQueue
 from obmm.exchange.journal import LeaseJournal, default_journal
@@ -29,7 +30,7 @@ from obmm.exchange.limits import Limits
 from obmm.exchange.messages import Mode, RevokeReason
 from obmm.exchange.net import DEFAULT_PORT, is_loopback, join_address
 from obmm.exchange.publication import Manifest, Publication, Publishable, PublishedRegion
-from obmm.exchange.service import Credentials, ServerEvent, Service
+from obmm.exchange.service import Credentials, Service
 from obmm.exchange.tls import TlsFiles
 
 log = logging.getLogger("obmm.exchange.server")
@@ -82,11 +83,12 @@ def serve(
             listener.close()
         raise
     events: EventQueue[ServerEvent] = EventQueue()
-    service = Service(listeners, credentials, records, term_s, limits or Limits(), events)
+    limits = limits or Limits()
+    service = Service(listeners, credentials, LeaseDesk(records, term_s, limits, events), limits, events)
     server = Server(service, listeners, records.path)
     try:
         for publication in publications:
-            server._call(partial(service.publish, publication))
+            server._call(partial(service.desk.publish, publication))
     except BaseException:
         server.close(timeout=0, force=True)
         raise
@@ -128,7 +130,7 @@ class Server:
     def publish(self, name: str, region: PublishedRegion, manifest: Manifest | None = None) -> None:
         """Publish one more region; RequestRefusedError when the name is taken."""
         publication = Publication(name, region, manifest)
-        self._call(partial(self._service.publish, publication))
+        self._call(partial(self._service.desk.publish, publication))
 
     def revoke(self, name: str, *, timeout: float = 30.0, force: bool = False) -> tuple[LeaseRecord, ...]:
         """Withdraw a region: tell its importers, and wait until they have released it.
@@ -140,7 +142,7 @@ class Server:
         outstanding = self._revoke([name], timeout, RevokeReason.WITHDRAWN)
         if outstanding and not force:
             raise _outstanding(outstanding)
-        self._call(partial(self._service.force, name))
+        self._call(partial(self._service.desk.force, name))
         return outstanding
 
     def rekey(self, key: KeySource | Iterable[KeySource]) -> None:
@@ -178,12 +180,12 @@ class Server:
         if self._closed.is_set() or self._dead:
             return ()
         try:
-            names = self._call(self._service.begin_closing)
+            names = self._call(self._service.desk.begin_closing)
             outstanding = self._revoke(names, timeout, RevokeReason.CLOSING)
             if outstanding and not force:
                 raise _outstanding(outstanding)
             for name in names:
-                self._call(partial(self._service.force, name))
+                self._call(partial(self._service.desk.force, name))
             self._call(self._service.stop)
         except ClosedError:
             outstanding = ()  # somebody else closed it meanwhile
@@ -210,7 +212,7 @@ class Server:
 
     def _revoke(self, names: Iterable[str], timeout: float, reason: RevokeReason) -> tuple[LeaseRecord, ...]:
         pending: list[Future[tuple[LeaseRecord, ...]]] = [
-            self._service.mailbox.post(partial(self._service.revoke, name, timeout, reason)) for name in names
+            self._service.mailbox.post(partial(self._service.desk.revoke, name, timeout, reason)) for name in names
         ]
         deadline = time.monotonic() + timeout + CALL_S
         return tuple(record for future in pending for record in _result(self, future, deadline - time.monotonic()))

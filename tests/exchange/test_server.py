@@ -298,7 +298,7 @@ def test_a_revocation_that_was_missed_is_learnt_at_the_next_renewal(start: Start
     lease = join(server).fetch("table")
     service = server._service
     # Cut the push out: the server forgets which connection has the lease.
-    server._call(lambda: service._holder.clear())
+    server._call(lambda: service.desk._holder.clear())
     with pytest.raises(LeasesOutstandingError):
         server.revoke("table", timeout=0.01)
     until(lambda: lease.status is LeaseStatus.REVOKED)
@@ -372,7 +372,7 @@ def test_the_port_is_free_at_once_after_closing(start: Start, join: Join, tmp_pa
 def crash(server: Server) -> int:
     """The server dies: sockets closed, journal as it is."""
     service = server._service
-    service._journal.close = service._journal.abandon  # type: ignore[method-assign]
+    service.desk.close = service.desk.abandon  # type: ignore[method-assign]
     service.mailbox.post(service.stop)
     server._thread.join()
     server._closed.set()
