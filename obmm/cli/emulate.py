@@ -15,7 +15,7 @@ from obmm.backend import Backend
 from obmm.emulator.control import ControlClient
 from obmm.emulator.fabric import FabricError, start_daemon
 from obmm.emulator.program import ProgramError, check_program, environment, find_program
-from obmm.emulator.runtime import DEFAULT, FabricDirectory, remove_stale
+from obmm.emulator.runtime import DEFAULT, fabric_directory, remove_stale
 from obmm.sizes import parse_size
 
 STOP_SECONDS = 10.0
@@ -57,7 +57,7 @@ def up(nodes: str, topology: str | None, name: str, strict: bool, seed: int, log
         ready = start_daemon(names, topology, name=name, strict=strict, seed=seed, log_level=log_level)
     except (FabricError, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from None
-    directory = FabricDirectory(name)
+    directory = fabric_directory(name)
     ready |= {"name": name, "socket": str(directory.socket), "log": str(directory.log)}
     if as_json:
         click.echo(json.dumps(ready))
@@ -80,7 +80,7 @@ def down(socket: str | None, as_json: bool) -> None:
         control.request("shutdown")
     pid = fabric["pid"]
     deadline = time.monotonic() + STOP_SECONDS
-    while FabricDirectory(fabric["name"]).path.exists():
+    while fabric_directory(fabric["name"]).path.exists():
         if time.monotonic() > deadline:
             raise click.ClickException(f"the server (pid {pid}) does not stop")
         time.sleep(0.01)
@@ -225,7 +225,7 @@ def _socket(given: str | None) -> Path:
     if given is None:
         device = os.environ.get("OBMM_DEVICE", "")
         return Path(Backend.parse(device if device.startswith("emulator") else "emulator").socket or "")
-    return Path(given) if "/" in given else FabricDirectory(given).socket
+    return Path(given) if "/" in given else fabric_directory(given).socket
 
 
 def _control(path: Path) -> ControlClient:

@@ -17,10 +17,21 @@ from types import TracebackType
 from typing import Any, Literal
 
 from .control import ControlClient
-from .runtime import DEFAULT, FabricDirectory, ensure_runtime_directory, remove_stale
+from .directory import FabricDirectory
+from .runtime import DEFAULT, ensure_runtime_directory, fabric_directory, remove_stale
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
+
+_BOOT = """
+import socket, sys, types
+package = sys.modules["obmm"] = types.ModuleType("obmm")
+package.__path__ = [sys.argv[1]]
+from obmm.emulator.server import main
+main(socket.socket(fileno=int(sys.argv[2])))
+"""
+"""Starts the server without `obmm`'s own imports and without site-packages: it needs the emulator and nothing
+else, and loading NumPy would take longer than everything it does until it is ready."""
 
 Nodes = int | Iterable[str]
 
@@ -145,7 +156,7 @@ def start(
     name = f"fabric-{os.getpid()}-{secrets.token_hex(4)}"
     server, lifeline = launch(name, nodes, topology, strict=strict, seed=seed, log_level=log_level, outlive=False)
     try:
-        return Fabric(FabricDirectory(name), server, lifeline)
+        return Fabric(fabric_directory(name), server, lifeline)
     except BaseException:
         _end(server, lifeline, os.getpid())
         raise
@@ -164,7 +175,7 @@ def start_daemon(
     server, lifeline = launch(name, nodes, topology, strict=strict, seed=seed, log_level=log_level, outlive=True)
     with lifeline:
         try:
-            ready: dict[str, Any] = json.loads(_line(lifeline, FabricDirectory(name)))
+            ready: dict[str, Any] = json.loads(_line(lifeline, fabric_directory(name)))
         except BaseException:
             server.wait(STOP_SECONDS)
             raise
@@ -183,10 +194,11 @@ def launch(
     outlive: bool,
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a server process and give it its orders; it answers over the returned socket."""
-    ensure_runtime_directory()
+    runtime = ensure_runtime_directory()
     remove_stale()
     orders = {
         "name": name,
+        "runtime": str(runtime),
         "nodes": nodes if isinstance(nodes, int) else list(nodes),
         "topology": None if topology is None else Path(topology).read_text(),
         "strict": strict,
@@ -194,18 +206,15 @@ def launch(
         "log_level": log_level,
         "outlive": outlive,
     }
-    package = str(Path(__file__).resolve().parents[2])
-    search = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     ours, theirs = socket.socketpair()
     with theirs:
         server = subprocess.Popen(
-            [sys.executable, "-m", "obmm.emulator.server", str(theirs.fileno())],
+            [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).resolve().parents[1]), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
             cwd="/",
-            env={**os.environ, "PYTHONPATH": search},
         )
     ours.settimeout(START_SECONDS)
     ours.sendall(json.dumps(orders).encode() + b"\n")
@@ -232,14 +241,20 @@ def _line(lifeline: socket.socket, directory: FabricDirectory) -> bytes:
 
 
 def _end(server: subprocess.Popen[bytes], lifeline: socket.socket, owner: int) -> None:
+    """Let go of the server and wait until it is gone."""
     if os.getpid() != owner:
         return
-    lifeline.close()
-    try:
-        server.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
+    with lifeline:
+        lifeline.settimeout(STOP_SECONDS)
+        try:
+            lifeline.shutdown(socket.SHUT_WR)
+            while lifeline.recv(4096):
+                pass
+        except TimeoutError:
+            server.kill()
+        except OSError:
+            pass
+    server.wait()
 
 
 _lifelines: weakref.WeakSet[socket.socket] = weakref.WeakSet()

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from obmm.backend import default_socket, runtime_directory
 
+from .directory import FabricDirectory
+
 DEFAULT = default_socket().stem
 """The fabric of ``obmm emulate up`` and ``obmm.open("emulator")``."""
-
-_SOCKET_PATH_MAX = 107
 
 
 def ensure_runtime_directory() -> Path:
@@ -45,60 +43,9 @@ def ensure_runtime_directory() -> Path:
     return path
 
 
-class FabricDirectory:
-    """The place of one fabric."""
-
-    def __init__(self, name: str) -> None:
-        if not name or "/" in name or name.startswith("."):
-            raise ValueError(f"{name!r} is no name for a fabric")
-        runtime = runtime_directory()
-        self.name = name
-        self.path = runtime / name
-        self.socket = runtime / f"{name}.sock"
-        self.log = self.path / "log"
-        self._lock = -1
-
-    def node(self, name: str) -> Path:
-        """The root of a node's tree: below it are sys, proc and dev."""
-        return self.path / "nodes" / name
-
-    def is_alive(self) -> bool:
-        """Whether a server holds this fabric."""
-        try:
-            lock = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            return not _take(lock)
-        finally:
-            os.close(lock)
-
-    def claim(self) -> None:
-        """Become the fabric's server, or raise FileExistsError when one lives. What a dead one left goes."""
-        if len(os.fsencode(self.socket)) > _SOCKET_PATH_MAX:
-            raise OSError(
-                errno.ENAMETOOLONG,
-                f"{self.socket} is longer than the {_SOCKET_PATH_MAX} bytes of a socket's address; "
-                "set XDG_RUNTIME_DIR to a shorter path",
-            )
-        ensure_runtime_directory()
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _take(lock):
-            os.close(lock)
-            raise FileExistsError(errno.EEXIST, f"the fabric {self.name!r} already runs on {self.socket}")
-        self._lock = lock
-        self.socket.unlink(missing_ok=True)
-        shutil.rmtree(self.path / "nodes", ignore_errors=True)
-
-    def remove(self) -> None:
-        """Delete everything of a fabric that was claimed."""
-        with contextlib.suppress(OSError):
-            self.socket.unlink(missing_ok=True)
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+def fabric_directory(name: str) -> FabricDirectory:
+    """The place of the fabric `name` of this user."""
+    return FabricDirectory(runtime_directory(), name)
 
 
 def fabrics() -> Iterator[FabricDirectory]:
@@ -106,7 +53,7 @@ def fabrics() -> Iterator[FabricDirectory]:
     with contextlib.suppress(FileNotFoundError):
         for entry in sorted(runtime_directory().iterdir()):
             if entry.is_dir():
-                yield FabricDirectory(entry.name)
+                yield fabric_directory(entry.name)
 
 
 def remove_stale() -> list[str]:
@@ -119,11 +66,3 @@ def remove_stale() -> list[str]:
                 directory.remove()
                 removed.append(directory.name)
     return removed
-
-
-def _take(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

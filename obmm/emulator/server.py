@@ -20,17 +20,18 @@ import struct
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from . import protocol
 from .clients import Clients
 from .control_session import ControlSession
+from .directory import FabricDirectory
 from .model.calls import KernelError
 from .model.fabric import Fabric
 from .model.host import Host
 from .open_files import OpenFiles
 from .protocol import Kind, WindowRequest
-from .runtime import FabricDirectory
 from .session import Session
 from .topology import Topology
 from .tree import DiskTree
@@ -235,7 +236,7 @@ def _raise_descriptor_limit() -> int:
 def main(lifeline: socket.socket) -> None:
     """The server process: its orders come as one JSON line over `lifeline`, its readiness goes back so."""
     orders: dict[str, Any] = json.loads(_line(lifeline))
-    directory = FabricDirectory(orders["name"])
+    directory = FabricDirectory(Path(orders["runtime"]), orders["name"])
     try:
         topology = _topology(orders)
         directory.claim()
@@ -273,7 +274,3 @@ def _line(stream: socket.socket) -> bytes:
             sys.exit(1)  # the starter died before it gave its orders
         line += part
     return bytes(line)
-
-
-if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
