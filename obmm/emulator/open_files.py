@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,21 +34,29 @@ class OpenFiles:
         """Readable when some file was closed for the last time."""
         return self._epoll.fileno()
 
-    def serve(self, host: Host, opened: OpenFile) -> socket.socket:
-        """A new descriptor for `opened`. The caller sends it to the client and closes its own copy."""
+    def serve(self, host: Host, opened: OpenFile, deliver: Callable[[int], None]) -> None:
+        """Make a descriptor for `opened` and have `deliver` send it to the client.
+
+        From then on only the client's references count. Whatever goes wrong before, `opened` is released.
+        """
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError:
             opened.release()
             raise
-        # a byte that nobody reads: poll() finds the file ready in both directions, as the driver's
-        ours.send(b"\0")
-        inode = os.fstat(theirs.fileno()).st_ino
-        with self._lock:
-            self._by_inode[host.name, inode] = opened
-            self._by_descriptor[ours.fileno()] = (ours, host.name, inode)
-            self._epoll.register(ours.fileno(), 0)
-        return theirs
+        with theirs:
+            # a byte that nobody reads: poll() finds the file ready in both directions, as the driver's
+            ours.send(b"\0")
+            inode = os.fstat(theirs.fileno()).st_ino
+            # a client that closes at once must not be seen as open by whoever hears of the close
+            with self._lock:
+                self._by_inode[host.name, inode] = opened
+                self._by_descriptor[ours.fileno()] = (ours, host.name, inode)
+                self._epoll.register(ours.fileno(), 0)
+                try:
+                    deliver(theirs.fileno())
+                finally:
+                    theirs.close()
 
     def get(self, host: Host, inode: int) -> OpenFile | None:
         """The open file behind the client's descriptor, or None when it is none of `host`'s."""

@@ -131,26 +131,21 @@ def foreign() -> bytes:
 
 
 def with_actions(
-    value: int, actions: Sequence[Action], address: int = 0, copy_back: bytes = b""
+    value: int, actions: Sequence[Action], address: int = 0, copy_back: bytes = b"", error: int = 0
 ) -> list[tuple[bytes, list[int]]]:
-    """The answers of a successful call: frames, each with the descriptors that go with it."""
+    """The answers of a call: frames, each with the descriptors that go with it."""
     frames: list[tuple[bytes, list[int]]] = []
     parts = [actions[i : i + ACTIONS_MAX] for i in range(0, len(actions), ACTIONS_MAX)] or [()]
     for part in parts:
         descriptors: list[int] = []
         packed = [_pack_action(action, descriptors) for action in part]
-        last = part is parts[-1]
-        header = ANSWER.pack(
-            Reply.DONE if last else Reply.MORE,
-            0,
-            value,
-            len(packed),
-            len(descriptors),
-            0,
-            address if last else 0,
-            len(copy_back) if last else 0,
-        )
-        frames.append((b"".join((header, *packed, copy_back if last else b"")), descriptors))
+        counts = len(packed), len(descriptors)
+        if part is parts[-1]:
+            header = ANSWER.pack(Reply.DONE, error, value, *counts, 0, address, len(copy_back))
+            packed.append(copy_back)
+        else:
+            header = ANSWER.pack(Reply.MORE, 0, 0, *counts, 0, 0, 0)
+        frames.append((b"".join((header, *packed)), descriptors))
     return frames
 
 

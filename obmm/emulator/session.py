@@ -118,7 +118,9 @@ class Session:
             frames = handler(file, arguments, payload)
         except KernelError as error:
             log.debug("node %s: process %d: %s: %s", self.host.name, self.pid, Call(call).name, error)
-            frames = [(protocol.done(-1, error.errno), [])]
+            frames = protocol.with_actions(-1, error.actions, error=error.errno)
+        except ConnectionError:
+            raise
         except OSError as error:
             frames = [(protocol.done(-1, self.server.out_of_resources(error)), [])]
         except (ProtocolError, RecursionError):
@@ -129,7 +131,10 @@ class Session:
             frames = [(protocol.done(-1, errno.EIO), [])]
         finally:
             self.busy = False
-        self._send(frames)
+        try:
+            self._send(frames)
+        except OSError as error:
+            raise ConnectionResetError(error.errno, f"the answer cannot be sent: {error}") from None
 
     # --- the stream -------------------------------------------------------------------------------
 
@@ -198,14 +203,19 @@ class Session:
         flags, uid = arguments[:2]
         self.process.uid = self.server.kernel_uid(uid)
         opened = self.process.open(payload.decode("utf-8", "surrogateescape"), flags)
-        theirs = self.server.files.serve(self.host, opened)
-        try:
-            # sent here and closed at once: from now on only the client's references keep it open
-            frame = protocol.ANSWER.pack(protocol.Reply.DONE, 0, 0, 0, 1, 0, 0, 0)
-            self._send([(frame, [theirs.fileno()])])
-        finally:
-            theirs.close()
+        self.server.files.serve(self.host, opened, self._deliver)
         return []
+
+    def _deliver(self, descriptor: int) -> None:
+        """Send the answer of an open. Never waits: a client that asked has read all earlier answers."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+        frame = protocol.ANSWER.pack(protocol.Reply.DONE, 0, 0, 0, 1, 0, 0, 0)
+        try:
+            sent = self._socket.sendmsg([frame], rights, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        if sent != len(frame):
+            raise ProtocolError("a client that asks without reading answers")
 
     def _ioctl(self, file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:
         served = self._served(file)
@@ -240,6 +250,9 @@ class Session:
         if flags & _MAP_FIXED and address % PAGE:
             raise KernelError(errno.EINVAL, "M1", f"address {address:#x} is not page aligned")
         process = self.process
+        if not flags & _MAP_FIXED and process.vmas.overlapping(address, address + length):
+            # the caller's kernel gave this address away: what was mapped there went without a word
+            process.munmap(address, length)
         answer = process.mmap(served, address, length, prot, flags, offset)
         self._undo = lambda: process.munmap(address, length)
         return protocol.with_actions(answer.value, answer.actions)
@@ -264,12 +277,11 @@ class Session:
         address, length, flags = arguments[:3]
         return self._on_range(address, length, lambda process: process.msync(address, length, flags))
 
-    def _on_range(self, address: int, length: int, call: Callable[[Process], Answer]) -> Reply:
+    def _on_range(self, address: int, length: int, call: Callable[[Process], Answer | None]) -> Reply:
         """A call about a range: the kernel's own when no region of this process is mapped there."""
         process = self.process
-        if not process.vmas.overlapping(address, address + length):
-            return _FOREIGN
-        return self._frames(call(process))
+        answer = call(process) if process.vmas.overlapping(address, address + length) else None
+        return _FOREIGN if answer is None else self._frames(answer)
 
     def _file(self, file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         served = self._served(file)

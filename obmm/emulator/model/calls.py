@@ -40,10 +40,14 @@ class UserMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backing:
-    """A piece of memory that a client can map: a descriptor of the server's and an offset in it."""
+    """A piece of memory that a client can map: a descriptor of the server's and an offset in it.
+
+    `keeper` keeps the descriptor open while the answer is on its way to the client.
+    """
 
     fd: int
     offset: int
+    keeper: object = None
 
 
 @dataclass(frozen=True, slots=True)
