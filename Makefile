@@ -80,6 +80,13 @@ lint: setup ## ruff, mypy, and all C without a warning on x86-64 and aarch64
 	@$(NATIVE) FLAVOUR=plain objects
 	@$(NATIVE) FLAVOUR=aarch64 objects
 
+SOAK_SECONDS ?= 3600
+
+.PHONY: soak
+soak: setup ## random faults for SOAK_SECONDS (3600): no wrong byte, no growth
+	@echo "== soak, $(SOAK_SECONDS) s"
+	@$(BIN)/python tests/prefetch/soak.py --seconds $(SOAK_SECONDS)
+
 .PHONY: clean
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist *.egg-info obmm/*.so .coverage* htmlcov .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random steps and random faults for as long as asked (acceptance 15); nothing may grow.
+
+python tests/prefetch/soak.py --seconds 3600
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from memory_source import MemorySource, MemoryTable, fault
+
+from obmm.errors import ObmmError
+from obmm.prefetch import CircuitBreaker, Deadlines, EngramPrefetcher, PrefetchLayer, RowsStatus
+
+TABLES = {"a": MemoryTable(4_000, 264, neutral_zero=True, salt=1), "b": MemoryTable(3_000, 1364, neutral_zero=True)}
+LAYERS = [PrefetchLayer(1, "a", 24), PrefetchLayer(14, "b", 12)]
+MAX_TOKENS = 32
+
+
+@dataclass
+class Footprint:
+    """What this process holds."""
+
+    descriptors: int
+    maps: int
+    threads: int
+    resident_kib: int
+
+    @classmethod
+    def now(cls) -> Footprint:
+        gc.collect()
+        status = Path("/proc/self/status").read_text()
+        return cls(
+            len(os.listdir("/proc/self/fd")),
+            Path("/proc/self/maps").read_text().count("\n"),
+            threading.active_count(),
+            int(status.split("VmRSS:")[1].split()[0]),
+        )
+
+    def check_no_growth_since(self, before: Footprint) -> None:
+        assert self.descriptors <= before.descriptors, (before, self)
+        assert self.threads <= before.threads, (before, self)
+        assert self.maps <= before.maps + 8, (before, self)
+        assert self.resident_kib <= before.resident_kib + 8_192, (before, self)
+
+
+@dataclass
+class Outcome:
+    steps: int = 0
+    verified_rows: int = 0
+    faults: int = 0
+    statuses: dict[str, int] = field(default_factory=dict)
+
+
+class Trouble:
+    """Chooses what goes wrong in the source during the next step."""
+
+    def __init__(self, source: MemorySource, random: np.random.Generator) -> None:
+        self._source = source
+        self._random = random
+
+    def choose(self) -> None:
+        source = self._source
+        kind = self._random.choice(
+            ["none", "fault", "slow", "late", "flip", "heartbeat", "canary"], p=[0.88, 0.04, 0.03, 0.02, 0.01, 0.01, 0.01]
+        )
+        source.before = {"fault": self._fault, "slow": self._slow, "late": self._late}.get(kind)
+        source.flip = kind == "flip"
+        source.alive = kind != "heartbeat"
+        source.canary_ok = kind != "canary"
+
+    def _fault(self) -> None:
+        raise fault()
+
+    def _slow(self) -> None:
+        time.sleep(0.0005)
+
+    def _late(self) -> None:
+        time.sleep(0.008)
+
+
+def one_life(source: MemorySource, random: np.random.Generator, outcome: Outcome, end: float) -> None:
+    """One prefetcher, a few hundred steps, and its close."""
+    policy: Any = [("retry", "zero"), "zero", "raise", "retry"][random.integers(4)]
+    trouble = Trouble(source, random)
+    with EngramPrefetcher(
+        source,
+        LAYERS,
+        MAX_TOKENS,
+        depth=int(random.integers(1, 4)),
+        policy=policy,
+        deadlines=Deadlines(decode=0.004, probe=0.01),
+        breaker=CircuitBreaker(probe_interval=0.002),
+    ) as prefetcher:
+        for _ in range(int(random.integers(1, 400))):
+            if time.monotonic() > end:
+                break
+            trouble.choose()
+            one_step(prefetcher, random, outcome)
+        source.before, source.flip, source.alive, source.canary_ok = None, False, True, True
+        in_use = prefetcher.metrics.slots_in_use.values
+        assert all(held <= 3 for held in in_use.values()), in_use
+
+
+def one_step(prefetcher: EngramPrefetcher, random: np.random.Generator, outcome: Outcome) -> None:
+    n_tokens = int(random.integers(0, MAX_TOKENS + 1))
+    padded = int(random.integers(n_tokens, MAX_TOKENS + 1))
+    ids = [random.integers(0, TABLES[layer.table].n_rows, (n_tokens, layer.columns)) for layer in LAYERS]
+    try:
+        prefetcher.begin(ids, n_tokens, padded)
+    except ObmmError:
+        outcome.faults += 1
+        return
+    if random.random() < 0.95:
+        prefetcher.start()
+    outcome.steps += 1
+    if random.random() < 0.05:
+        prefetcher.cancel("soak")
+        return
+    # begin took this version; flips after it make the gather fail, they never show in an OK row
+    generation = int(prefetcher.metrics.generation.values.get((), 0))
+    for layer, layer_ids in zip(LAYERS, ids, strict=True):
+        if random.random() < 0.03:
+            continue
+        rows = prefetcher.consume(layer.layer_id)
+        outcome.statuses[rows.status.value] = outcome.statuses.get(rows.status.value, 0) + 1
+        assert rows.buffer.shape == (padded, layer.columns, TABLES[layer.table].row_bytes)
+        assert not rows.buffer[n_tokens:].any()
+        if rows.status is RowsStatus.OK and n_tokens:
+            assert np.array_equal(rows.buffer[:n_tokens], TABLES[layer.table].rows(layer_ids, generation))
+            outcome.verified_rows += layer_ids.size
+        elif rows.status is RowsStatus.FAILED:
+            assert not rows.buffer.any()
+    try:
+        prefetcher.drain()
+    except ObmmError:
+        outcome.faults += 1
+
+
+def soak(seconds: float, seed: int) -> Outcome:
+    """Raises AssertionError for a wrong byte or for growth after the first tenth."""
+    random = np.random.default_rng(seed)
+    source = MemorySource(dict(TABLES))
+    outcome = Outcome()
+    began = time.monotonic()
+    end = began + seconds
+    warm: Footprint | None = None
+    while time.monotonic() < end:
+        one_life(source, random, outcome, end)
+        if warm is None and time.monotonic() > began + seconds / 10:
+            warm = Footprint.now()
+    assert warm is not None
+    Footprint.now().check_no_growth_since(warm)
+    source.close()
+    return outcome
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    print(f"soak: {options.seconds:.0f} s, seed {options.seed}", flush=True)
+    print(f"soak: ok, {soak(options.seconds, options.seed)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
