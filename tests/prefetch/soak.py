@@ -72,7 +72,8 @@ class Trouble:
     def choose(self) -> None:
         source = self._source
         kind = self._random.choice(
-            ["none", "fault", "slow", "late", "flip", "heartbeat", "canary"], p=[0.88, 0.04, 0.03, 0.02, 0.01, 0.01, 0.01]
+            ["none", "fault", "slow", "late", "flip", "heartbeat", "canary"],
+            p=[0.88, 0.04, 0.03, 0.02, 0.01, 0.01, 0.01],
         )
         source.before = {"fault": self._fault, "slow": self._slow, "late": self._late}.get(kind)
         source.flip = kind == "flip"

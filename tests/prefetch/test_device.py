@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from memory_source import MemorySource, MemoryTable, until
 from numpy.typing import NDArray
 
-from obmm.prefetch import EngramPrefetcher, PrefetchLayer, RowsStatus
+from obmm.prefetch import Deadlines, PrefetchLayer, RowsStatus
+from obmm.prefetch import EngramPrefetcher as _EngramPrefetcher
 
+EngramPrefetcher = partial(_EngramPrefetcher, deadlines=Deadlines(decode=10))
 TABLE = MemoryTable(1_000, 264, neutral_zero=True)
 
 

@@ -10,13 +10,13 @@ from memory_source import MemorySource, MemoryTable
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from obmm.prefetch import EngramPrefetcher, PrefetchLayer, PrometheusCollector
+from obmm.prefetch import Deadlines, EngramPrefetcher, PrefetchLayer, PrometheusCollector
 from obmm.prefetch.metrics import BUCKETS, Histogram, token_bucket
 
 
 def test_prometheus_shows_what_the_prefetcher_counted() -> None:
     source = MemorySource({"t": MemoryTable(100, 264)})
-    with EngramPrefetcher(source, [PrefetchLayer(1, "t", 4)], 8) as prefetcher:
+    with EngramPrefetcher(source, [PrefetchLayer(1, "t", 4)], 8, deadlines=Deadlines(decode=10)) as prefetcher:
         registry = CollectorRegistry()
         registry.register(PrometheusCollector(prefetcher.metrics, {"rank": "0"}))
         for _ in range(5):
