@@ -7,6 +7,7 @@
  */
 #include <linux/fs.h>
 #include <linux/pfn_t.h>
+#include <linux/sched/signal.h>
 #include <linux/uaccess.h>
 
 #include "sim.h"
@@ -69,6 +70,26 @@ static vm_fault_t insert_block(struct vm_fault *fault, struct sim_region *region
 	return vmf_insert_pfn_pmd(fault, pfn_to_pfn_t(pfn), fault->flags & FAULT_FLAG_WRITE);
 }
 
+/*
+ * A failed access over the fabric: BUS_OBJERR at the exact address.  The fault
+ * handler's own SIGBUS carries another code, so the signal is sent from here,
+ * unless the kernel itself touched the page or nobody would take the signal.
+ */
+static vm_fault_t bus_error(const struct vm_fault *fault)
+{
+	struct kernel_siginfo info;
+
+	atomic64_inc(&sim_counters.bus_faults);
+	if (!(fault->flags & FAULT_FLAG_USER) || sigismember(&current->blocked, SIGBUS) ||
+	    current->sighand->action[SIGBUS - 1].sa.sa_handler == SIG_IGN)
+		return VM_FAULT_SIGBUS;
+	clear_siginfo(&info);
+	info.si_signo = SIGBUS;
+	info.si_code = BUS_OBJERR;
+	info.si_addr = (void __user *)fault->real_address;
+	return send_sig_info(SIGBUS, &info, current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+}
+
 static vm_fault_t insert_page(struct vm_fault *fault, struct sim_region *region)
 {
 	u64 offset = (u64)fault->pgoff << PAGE_SHIFT;
@@ -76,17 +97,14 @@ static vm_fault_t insert_page(struct vm_fault *fault, struct sim_region *region)
 	int err;
 
 	err = poisoned(region, offset, PAGE_SIZE) ? -EFAULT : sim_region_pfn(region, offset, &pfn);
-	if (err) {
-		atomic64_inc(&sim_counters.bus_faults);
-		return err == -ENOMEM ? VM_FAULT_OOM : VM_FAULT_SIGBUS;
-	}
+	if (err)
+		return err == -ENOMEM ? VM_FAULT_OOM : bus_error(fault);
 	atomic64_inc(&sim_counters.pte_faults);
 	return vmf_insert_pfn(fault->vma, fault->address, pfn);
 }
 
-static vm_fault_t area_fault(struct vm_fault *fault)
+static vm_fault_t insert(struct vm_fault *fault, struct sim_region *region)
 {
-	struct sim_region *region = sim_area_region(fault->vma);
 	vm_fault_t result;
 
 	/* Linux 6.1 never calls .huge_fault for a PFN mapping: try the block while the slot is empty */
@@ -96,6 +114,16 @@ static vm_fault_t area_fault(struct vm_fault *fault)
 			return result;
 	}
 	return insert_page(fault, region);
+}
+
+static vm_fault_t area_fault(struct vm_fault *fault)
+{
+	vm_fault_t result;
+
+	down_read(&sim_decoder_sem);
+	result = insert(fault, sim_area_region(fault->vma));
+	up_read(&sim_decoder_sem);
+	return result;
 }
 
 /* ---- life ---- */

@@ -11,45 +11,13 @@
 #define DRAIN_TIMEOUT_MS 1000
 #define BUSY_RETRY_MS 10
 
-struct entry {
-	const char *op;
-	u32 mem_id, scna;
-	u64 pa, offset, length;
-	int ret;
-};
-
 static DEFINE_MUTEX(engine_lock); /* all flushes of the host, one after another */
-static struct entry log[1024];
-static unsigned int log_head, log_tail;
 
 static const char *const op_name[] = {
 	[OBMM_SHM_CACHE_INVAL] = "INVAL",
 	[OBMM_SHM_CACHE_WB_INVAL] = "WB_INVAL",
 	[OBMM_SHM_CACHE_WB_ONLY] = "WB_ONLY",
 };
-
-static void record(struct entry entry)
-{
-	log[log_head++ % ARRAY_SIZE(log)] = entry;
-	if (log_head - log_tail > ARRAY_SIZE(log))
-		log_tail = log_head - ARRAY_SIZE(log);
-}
-
-ssize_t sim_cache_log_read(char *buf, size_t size)
-{
-	const struct entry *entry;
-	ssize_t at = 0;
-
-	mutex_lock(&engine_lock);
-	for (; log_tail != log_head && size - at > 160; log_tail++) {
-		entry = &log[log_tail % ARRAY_SIZE(log)];
-		at += scnprintf(buf + at, size - at, "%s mem_id=%u pa=%#llx offset=%#llx length=%#llx scna=%#x ret=%d\n",
-				entry->op, entry->mem_id, entry->pa, entry->offset, entry->length, entry->scna,
-				entry->ret);
-	}
-	mutex_unlock(&engine_lock);
-	return at;
-}
 
 static int injected_error(void)
 {
@@ -64,21 +32,16 @@ static int injected_error(void)
 
 static int run_engine(const struct sim_region *region, u64 offset, u64 length, u8 op)
 {
-	struct entry entry = {
-		.op = op_name[op],
-		.mem_id = region->mem_id,
-		.pa = sim_region_pa(region, offset),
-		.offset = offset,
-		.length = length,
-	};
+	int err;
 
 	for (;;) {
 		if (sim_inject.flush_sleep)
 			msleep(sim_inject.flush_sleep);
-		entry.ret = injected_error();
-		record(entry);
-		if (entry.ret != -EBUSY)
-			return entry.ret;
+		err = injected_error();
+		sim_log("%s mem_id=%u pa=%#llx offset=%#llx length=%#llx ret=%d\n", op_name[op], region->mem_id,
+			sim_region_pa(region, offset), offset, length, err);
+		if (err != -EBUSY)
+			return err;
 		msleep(BUSY_RETRY_MS);
 	}
 }
@@ -105,7 +68,7 @@ static int drain_write_queue(const struct sim_region *region)
 	int waited;
 
 	atomic64_inc(&sim_counters.drain);
-	record((struct entry){ .op = "DRAIN", .scna = region->imp.scna });
+	sim_log("DRAIN scna=%#x\n", region->imp.scna);
 	for (waited = 0; !sim_inject.drain_state; waited += BUSY_RETRY_MS) {
 		if (waited >= DRAIN_TIMEOUT_MS)
 			return -ETIMEDOUT;

@@ -3,8 +3,9 @@
  * /sys/kernel/debug/obmm_sim: what tests look at and what they break.
  *
  *   counters   page faults by kind, cache operations by kind
- *   cache_log  the cache operations asked for; reading takes them out
+ *   log        what the hardware was asked for: cache operations and UMMU calls; reading takes them out
  *   inject     "NAME VALUE", "blocker START LENGTH", "reset"
+ *   decoder    "ADDRESS LENGTH TOKENID": that piece of a window leads to this host's export; LENGTH 0 removes
  *   sigbus     "MEM_ID START END": the next touch of these bytes raises SIGBUS; START = END heals
  */
 #include <linux/debugfs.h>
@@ -36,20 +37,47 @@ static int counters_show(struct seq_file *out, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(counters);
 
-static ssize_t cache_log_read(struct file *file, char __user *to, size_t size, loff_t *at)
+/* ---- log: whole lines; when nobody reads it, the oldest are kept ---- */
+
+static char log_text[1 << 16];
+static size_t log_length;
+static DEFINE_SPINLOCK(log_lock);
+
+void sim_log(const char *format, ...)
 {
-	char *buf = kmalloc(PAGE_SIZE, GFP_KERNEL);
+	size_t room;
+	va_list args;
+	int n;
+
+	spin_lock(&log_lock);
+	room = sizeof(log_text) - log_length;
+	va_start(args, format);
+	n = vsnprintf(log_text + log_length, room, format, args);
+	va_end(args);
+	if (n < room)
+		log_length += n;
+	spin_unlock(&log_lock);
+}
+
+static ssize_t log_read(struct file *file, char __user *to, size_t size, loff_t *at)
+{
+	char *copy = kvmalloc(sizeof(log_text), GFP_KERNEL);
 	ssize_t n;
 
-	if (!buf)
+	if (!copy)
 		return -ENOMEM;
-	n = sim_cache_log_read(buf, min(size, PAGE_SIZE));
-	if (copy_to_user(to, buf, n))
+	spin_lock(&log_lock);
+	n = min(size, log_length);
+	memcpy(copy, log_text, n);
+	log_length -= n;
+	memmove(log_text, log_text + n, log_length);
+	spin_unlock(&log_lock);
+	if (copy_to_user(to, copy, n))
 		n = -EFAULT;
-	kfree(buf);
+	kvfree(copy);
 	return n;
 }
-static const struct file_operations cache_log_fops = { .open = simple_open, .read = cache_log_read };
+static const struct file_operations log_fops = { .open = simple_open, .read = log_read };
 
 /* One short line from the user, NUL-terminated. */
 static int read_line(char *line, size_t room, const char __user *from, size_t size)
@@ -129,12 +157,28 @@ static ssize_t sigbus_write(struct file *file, const char __user *from, size_t s
 }
 static const struct file_operations sigbus_fops = { .open = simple_open, .write = sigbus_write };
 
+static ssize_t decoder_write(struct file *file, const char __user *from, size_t size, loff_t *at)
+{
+	u64 pa, length;
+	u32 tokenid;
+	char line[80];
+	int err = read_line(line, sizeof(line), from, size);
+
+	if (err)
+		return err;
+	if (sscanf(line, "%lli %lli %i", &pa, &length, &tokenid) != 3 || !IS_ALIGNED(pa | length, SIM_CHUNK))
+		return -EINVAL;
+	return sim_decoder_program(pa, length, tokenid) ?: size;
+}
+static const struct file_operations decoder_fops = { .open = simple_open, .write = decoder_write };
+
 int sim_debug_init(void)
 {
 	dir = debugfs_create_dir("obmm_sim", NULL);
 	debugfs_create_file("counters", 0400, dir, NULL, &counters_fops);
-	debugfs_create_file("cache_log", 0400, dir, NULL, &cache_log_fops);
+	debugfs_create_file("log", 0400, dir, NULL, &log_fops);
 	debugfs_create_file("inject", 0200, dir, NULL, &inject_fops);
+	debugfs_create_file("decoder", 0200, dir, NULL, &decoder_fops);
 	debugfs_create_file("sigbus", 0200, dir, NULL, &sigbus_fops);
 	return 0;
 }

@@ -40,21 +40,28 @@ static int choose_ummu(const u8 *vendor, u16 len)
 static int take_token(struct sim_export *exp, const u8 *vendor, u16 vendor_len)
 {
 	int ummu = choose_ummu(vendor, vendor_len);
-	int token;
+	int token = -EPERM;
 
-	if (ummu < 0 || sim_inject.tdev_fail)
+	if (ummu >= 0 && !sim_inject.tdev_fail)
+		token = ida_alloc_range(&tokens[ummu], sim_inject.tid_min, sim_inject.tid_max, GFP_KERNEL);
+	if (token < 0) {
+		sim_log("alloc_tdev vendor_len=%u refused=1\n", vendor_len);
 		return -EPERM;
-	token = ida_alloc_range(&tokens[ummu], sim_inject.tid_min, sim_inject.tid_max, GFP_KERNEL);
-	if (token < 0)
-		return -EPERM;
+	}
+	sim_log("alloc_tdev vendor_len=%u tid=%d\n", vendor_len, token);
 	exp->ummu = ummu;
 	exp->tokenid = token;
 	return 0;
 }
 
-static void give_token(const struct sim_export *exp)
+static int give_token(const struct sim_export *exp)
 {
-	ida_free(&tokens[exp->ummu], exp->tokenid);
+	int err = -sim_inject.tdev_free_err;
+
+	sim_log("free_tdev tid=%u ret=%d\n", exp->tokenid, err);
+	if (!err)
+		ida_free(&tokens[exp->ummu], exp->tokenid);
+	return err;
 }
 
 void sim_tokens_exit(void)
@@ -66,18 +73,16 @@ void sim_tokens_exit(void)
 }
 
 /* X14: the DMA layer lets four errors through, every other becomes EIO */
-static int map_error(void)
+static int map_into_ummu(const struct sim_region *region)
 {
-	switch (sim_inject.map_err) {
-	case 0:
-	case EINVAL:
-	case ENOMEM:
-	case EIO:
-	case EREMOTEIO:
-		return -sim_inject.map_err;
-	default:
-		return -EIO;
+	int err = sim_inject.map_err;
+
+	if (!err) {
+		sim_log("dma_map size=%#llx uba=%#llx\n", region->size, region->exp.uba);
+		return 0;
 	}
+	sim_log("dma_map ret=%d\n", -err);
+	return err == EINVAL || err == ENOMEM || err == EREMOTEIO ? -err : -EIO;
 }
 
 /* Top down, naturally aligned, in an empty 48-bit space (7). */
@@ -186,7 +191,7 @@ static int back_and_publish(struct sim_region *region, const u8 *vendor, u16 ven
 	err = take_token(&region->exp, vendor, vendor_len); /* X13 */
 	if (err)
 		goto free_memory;
-	err = map_error(); /* X14 */
+	err = map_into_ummu(region); /* X14 */
 	if (!err)
 		err = sim_region_publish(region);
 	if (!err)
@@ -225,16 +230,19 @@ int sim_export(struct obmm_cmd_export *cmd)
 int sim_unexport(const struct obmm_cmd_unexport *cmd)
 {
 	struct sim_region *region = sim_region_begin_removal(cmd->mem_id, cmd->flags, SIM_EXPORT);
+	int err;
 
 	if (IS_ERR(region))
 		return PTR_ERR(region);
-	if (sim_inject.tdev_free_err) { /* U6 */
-		int err = -sim_inject.tdev_free_err;
-
+	sim_log("dma_unmap\n");
+	err = give_token(&region->exp);
+	if (err) { /* U6: back to what it was, if that works */
+		if (map_into_ummu(region))
+			err = -ENOTRECOVERABLE;
 		sim_region_cancel_removal(region);
 		return err;
 	}
-	give_token(&region->exp);
+	sim_decoder_revoke(region->exp.tokenid);
 	sim_chunks_free(region->exp.chunks, region->size >> SIM_CHUNK_SHIFT);
 	sim_region_finish_removal(region);
 	return 0;

@@ -130,7 +130,11 @@ int sim_window_pfn(u64 pa, unsigned long *pfn)
 {
 	const struct sim_window *window = window_at(pa);
 	struct page *page;
+	u32 tokenid;
+	u64 offset;
 
+	if (sim_decoder_lookup(pa, &tokenid, &offset))
+		return sim_region_pfn_by_token(tokenid, offset, pfn);
 	if (!window || !window->backed)
 		return -EFAULT;
 	if (fabric) {

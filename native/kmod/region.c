@@ -180,6 +180,52 @@ int sim_region_pfn(const struct sim_region *region, u64 offset, unsigned long *p
 	return 0;
 }
 
+int sim_region_pfn_by_token(u32 tokenid, u64 offset, unsigned long *pfn)
+{
+	const struct sim_region *region;
+	int err = -EFAULT;
+
+	spin_lock(&registry_lock);
+	list_for_each_entry(region, &registry, link) {
+		if (region->type != SIM_EXPORT || region->dying || region->exp.tokenid != tokenid ||
+		    offset >= region->size)
+			continue;
+		*pfn = PHYS_PFN(sim_region_pa(region, offset));
+		err = 0;
+		break;
+	}
+	spin_unlock(&registry_lock);
+	return err;
+}
+
+static struct sim_region *next_import_in(u64 pa, u64 length, u32 after)
+{
+	struct sim_region *region, *next = NULL;
+
+	spin_lock(&registry_lock);
+	list_for_each_entry(region, &registry, link)
+		if (region->type == SIM_IMPORT && !region->dying && region->mem_id > after &&
+		    pa < region->imp.pa + region->size && region->imp.pa < pa + length &&
+		    (!next || region->mem_id < next->mem_id))
+			next = region;
+	if (next)
+		next->users++;
+	spin_unlock(&registry_lock);
+	return next;
+}
+
+void sim_regions_zap(u64 pa, u64 length)
+{
+	struct sim_region *region;
+	u32 after = 0;
+
+	while ((region = next_import_in(pa, length, after))) {
+		after = region->mem_id;
+		sim_area_zap(region, 0, region->size);
+		sim_region_put(region);
+	}
+}
+
 static bool offset_of_pa(const struct sim_region *region, u64 pa, u64 *offset)
 {
 	u64 i;

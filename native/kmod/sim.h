@@ -14,6 +14,7 @@
 #include <linux/device.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
+#include <linux/rwsem.h>
 #include <linux/version.h>
 
 #include "../abi/obmm_abi.h"
@@ -77,6 +78,14 @@ void sim_chunks_free(const unsigned long *pfns, u64 count);
 /* The frame that answers at window address `pa`; -EFAULT where nothing does. */
 int sim_window_pfn(u64 pa, unsigned long *pfn);
 void *sim_pfn_to_kaddr(unsigned long pfn);
+
+/* ---- decoder.c: windows that lead to this host's own exports ---- */
+
+extern struct rw_semaphore sim_decoder_sem;
+/* [pa, pa + length) leads to the export with that token; length 0 removes the entry at `pa`. */
+int sim_decoder_program(u64 pa, u64 length, u32 tokenid);
+bool sim_decoder_lookup(u64 pa, u32 *tokenid, u64 *offset);
+void sim_decoder_revoke(u32 tokenid);
 
 /* ---- region.c: regions and their ids ---- */
 
@@ -157,6 +166,10 @@ void sim_region_finish_removal(struct sim_region *region);
 int sim_region_query(struct obmm_cmd_addr_query *cmd);
 /* Does a live or dying import overlap (I13)? */
 bool sim_region_import_overlaps(u64 pa, u64 length);
+/* The frame at `offset` of the live export with that token. */
+int sim_region_pfn_by_token(u32 tokenid, u64 offset, unsigned long *pfn);
+/* Take away every mapping of imports that overlap [pa, pa + length). */
+void sim_regions_zap(u64 pa, u64 length);
 /* The region, as long as it is not dying; to be paired with sim_region_put(). */
 struct sim_region *sim_region_get(u64 mem_id);
 int sim_region_open(struct sim_region *region, struct inode *inode);
@@ -209,12 +222,11 @@ int sim_update_range(struct file *file, const struct obmm_cmd_update_range *cmd)
 /* Take the mappings of [start, end) away so that the next touch faults. */
 void sim_area_zap(struct sim_region *region, u64 start, u64 end);
 
-/* ---- cache.c: the cache engine, which only keeps a log ---- */
+/* ---- cache.c: the cache engine, which only counts and logs ---- */
 
 int sim_cache_flush(struct sim_region *region, u64 offset, u64 length, u8 op);
 /* As sim_cache_flush(), not logged: clearing of new memory. */
 int sim_cache_clear(void);
-ssize_t sim_cache_log_read(char *buf, size_t size);
 
 /* ---- debug.c: /sys/kernel/debug/obmm_sim ---- */
 
@@ -237,6 +249,8 @@ struct sim_counters {
 
 extern struct sim_counters sim_counters;
 
+/* One line about what the hardware was asked for. */
+__printf(1, 2) void sim_log(const char *format, ...);
 int sim_debug_init(void);
 void sim_debug_exit(void);
 

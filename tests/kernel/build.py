@@ -62,7 +62,7 @@ class Build:
             ]
             if self.architecture.foreign:
                 command.append(f"CROSS_COMPILE={self.architecture.cross}")
-            run(*command, "modules", env={key: value for key, value in os.environ.items() if key != "MAKEFLAGS"})
+            run(*command, "modules", env=_without_make())
             target.touch()
         return target
 
@@ -97,18 +97,13 @@ class Build:
             run(self._cc, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", target, source)
         return target
 
-    def smoke(self) -> Path | None:
-        """The loopback smoke test in C, when the tree has one."""
-        source = NATIVE / "tools" / "smoke.c"
-        target = self.folder / "smoke"
-        if not source.exists():
-            return None
-        sources = [
-            path for room in ("core", "emulator") for path in NATIVE.glob(f"{room}/*.c") if path.name != "preload.c"
-        ]
-        if newer([source, *sources], target):
-            run(
-                self._cc, "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-pthread", f"-I{NATIVE}",
-                "-o", target, source, *sources,
-            )  # fmt: skip
-        return target
+    def smoke(self) -> Path:
+        """The loopback smoke test in C."""
+        flavour = "aarch64" if self.architecture.foreign else "plain"
+        run("make", "-s", "-C", NATIVE, f"FLAVOUR={flavour}", "smoke", env=_without_make())
+        return ROOT / "build" / "c" / flavour / "smoke"
+
+
+def _without_make() -> dict[str, str]:
+    """The environment for a make of its own."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}

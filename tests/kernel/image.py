@@ -81,9 +81,7 @@ class Image:
         shutil.copy2(self.build.extension(), payload / "obmm" / "_native.abi3.so")
         shutil.copy2(self.build.module(), payload)
         shutil.copy2(self.build.probe(), payload)
-        smoke = self.build.smoke()
-        if smoke:
-            shutil.copy2(smoke, payload)
+        shutil.copy2(self.build.smoke(), payload)
         wheels = self.archive.wheels("cffi", "numpy", "click", "rich")
         shutil.copytree(
             wheels,

@@ -7,7 +7,6 @@ agent has its parent's, as the recording says.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 
 from . import vfs
 from .commands import COMMANDS, Command, eid
-from .system import Fault, System, mmap_flags, open_flags, protection
+from .system import Fault, System, errno_name, mmap_flags, open_flags, protection
 from .transcript import number
 
 PAGE = 4096
@@ -40,7 +39,7 @@ class Agent:
         try:
             return self._operation(op)(given)
         except OSError as error:
-            return {"ret": -1, "errno": errno.errorcode.get(error.errno or 0, str(error.errno))}
+            return {"ret": -1, "errno": errno_name(error.errno or 0)}
         except Fault as fault:
             return {"signal": signal.Signals(fault.signal).name, "si_code": fault.code}
 
@@ -99,7 +98,7 @@ class Agent:
         try:
             return {"ret": self.system.ioctl(file, request, address)}
         except OSError as error:
-            return {"ret": -1, "errno": errno.errorcode.get(error.errno or 0, str(error.errno))}
+            return {"ret": -1, "errno": errno_name(error.errno or 0)}
         finally:
             if private:
                 self.system.close(file)

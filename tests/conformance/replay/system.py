@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any, Protocol
 
@@ -76,6 +77,11 @@ class System(Protocol):
 
     def path(self, path: str) -> str:
         """Where this kernel keeps the file `path` of /sys, /proc or /dev."""
+
+
+def errno_name(code: int) -> str:
+    """The recording's name; Python's table has ENOTSUP for the same number on some builds."""
+    return "EOPNOTSUPP" if code == errno.EOPNOTSUPP else errno.errorcode.get(code, str(code))
 
 
 def protection(letters: str) -> int:

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import struct
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.conformance.replay.native_process import Nursery
 from tests.conformance.replay.port import Account, Process
+from tests.conformance.replay.system import errno_name
 from tests.conformance.replay.transcript import Case, number
 
 from . import simulator
@@ -45,11 +46,20 @@ MISSING = {
 }
 
 
+UMMU_CALLS = frozenset({"alloc_tdev", "free_tdev", "dma_map", "dma_unmap"})
+
+
+def _result(text: str) -> int | str:
+    """0, or the name that the recording gives an error (-1 stayed a number there)."""
+    value = int(text)
+    return value if value >= -1 else errno_name(-value)
+
+
 class KernelPort:
     """A `Port` on the running kernel with obmm_sim."""
 
     name = f"obmm_sim on Linux {os.uname().release} {os.uname().machine}"
-    world_operations = frozenset({"stub", "rmmod", "insmod", "feature"})
+    world_operations = frozenset({"stub", "rmmod", "insmod", "feature", "remount_dev"})
 
     def __init__(self) -> None:
         self._nursery = Nursery()
@@ -79,7 +89,7 @@ class KernelPort:
             simulator.load(topology=case.config)
             self._config = case.config
         simulator.inject("reset")
-        simulator.cache_log()
+        simulator.log()
 
     def spawn(self, name: str) -> Process:
         return self._nursery.spawn({"probe": PROBE})
@@ -88,9 +98,12 @@ class KernelPort:
         if op == "stub":
             name, *values = given["set"]
             simulator.inject(name, *map(number, values))
-            return {"ret": 0}
+            return {}
         if op == "feature":
             self._feature = number(given["value"])
+            return {"ret": 0}
+        if op == "remount_dev":
+            subprocess.run(["mount", "-o", "remount," + ("noexec" if given["noexec"] else "exec"), "/dev"], check=True)
             return {"ret": 0}
         return self._reload(op, given)
 
@@ -108,24 +121,38 @@ class KernelPort:
             status = libc.syscall({"x86_64": 313, "aarch64": 273}[os.uname().machine], fd, " ".join(words).encode(), 0)
             os.close(fd)
         if status < 0:
-            return {"ret": -1, "errno": errno.errorcode[ctypes.get_errno()]}
+            return {"ret": -1, "errno": errno_name(ctypes.get_errno())}
         return {"ret": 0}
 
     def account(self) -> Account:
-        if not simulator.DEBUG.exists():
-            return Account()
-        return Account(flush=[self._flush(entry) for entry in simulator.cache_log()])
+        account = Account()
+        if simulator.DEBUG.exists():
+            for name, fields in simulator.log():
+                if name in UMMU_CALLS:
+                    account.ummu_calls.append(self._ummu_call(name, fields))
+                else:
+                    account.flush.append(self._flush(name, fields))
+        return account
 
     @staticmethod
-    def _flush(entry: dict[str, str]) -> Step:
-        if entry["op"] == "DRAIN":
-            return {"op": "DRAIN", "scna": entry["scna"]}
-        flush: Step = {"op": entry["op"], "length": entry["length"]}
-        if entry["ret"] != "0":
-            flush["ret"] = errno.errorcode[-int(entry["ret"])]
-        if (REGIONS / f"obmm_shmdev{entry['mem_id']}").exists():
-            return flush | {"mem_id": int(entry["mem_id"]), "offset": entry["offset"]}
-        return flush | {"pa": entry["pa"]}
+    def _ummu_call(name: str, fields: dict[str, str]) -> Step:
+        call: Step = {"call": name} | fields
+        if "refused" in fields:
+            call["refused"] = True
+        if "ret" in fields:
+            call["ret"] = _result(fields["ret"])
+        return call
+
+    @staticmethod
+    def _flush(name: str, fields: dict[str, str]) -> Step:
+        if name == "DRAIN":
+            return {"op": "DRAIN", "scna": fields["scna"]}
+        flush: Step = {"op": name, "length": fields["length"]}
+        if fields["ret"] != "0":
+            flush["ret"] = _result(fields["ret"])
+        if (REGIONS / f"obmm_shmdev{fields['mem_id']}").exists():
+            return flush | {"mem_id": int(fields["mem_id"]), "offset": fields["offset"]}
+        return flush | {"pa": fields["pa"]}
 
     def augment(self, process: Process, op: str, given: Step, result: Step) -> Step:
         return result

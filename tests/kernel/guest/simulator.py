@@ -39,11 +39,11 @@ def sigbus(mem_id: int, start: int, end: int) -> None:
     (DEBUG / "sigbus").write_text(f"{mem_id} {start} {end}")
 
 
-def cache_log() -> list[dict[str, str]]:
-    """The cache operations asked for since the last look: op, mem_id, pa, offset, length, scna, ret."""
+def log() -> list[tuple[str, dict[str, str]]]:
+    """What the hardware was asked for since the last look: cache operations and UMMU calls with their fields."""
     entries = []
-    with (DEBUG / "cache_log").open() as log:
-        for line in log:
-            op, *fields = line.split()
-            entries.append({"op": op} | dict(field.split("=") for field in fields))
+    with (DEBUG / "log").open() as lines:
+        for line in lines:
+            name, *fields = line.split()
+            entries.append((name, dict(field.split("=") for field in fields)))
     return entries
