@@ -28,6 +28,8 @@ LARGEST = 1 << 20
 
 def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     data, fds, _, _ = socket.recv_fds(control, LARGEST, 1)
+    for fd in fds:
+        os.set_inheritable(fd, False)
     return (json.loads(data), list(fds)) if data else None
 
 
