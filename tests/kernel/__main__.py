@@ -15,7 +15,7 @@ from .machine import Machine
 from .packages import Archive, install_tools, refresh_host_lists
 
 #: What a single guest runs (tests/kernel/guest/<part>.py).
-PARTS = ("replay",)
+PARTS = ("kernel_rules", "smoke", "replay")
 LIMIT_S = 580.0
 
 

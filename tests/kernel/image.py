@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from .build import ROOT, Build
-from .packages import Archive
+from .packages import LIBRARIES, Archive
+from .packages import PYTHON as PYTHON_PACKAGES
 
 HERE = Path(__file__).resolve().parent
 PYTHON = "usr/lib/python3.11"
@@ -36,7 +38,8 @@ class Image:
         return target
 
     def _base(self) -> Path:
-        target = self._folder / f"base-{self.archive.version}.cpio"
+        contents = hashlib.sha256(repr((LIBRARIES, PYTHON_PACKAGES, KERNEL_MODULES)).encode()).hexdigest()[:8]
+        target = self._folder / f"base-{self.archive.version}-{contents}.cpio"
         if target.exists():
             return target
         root = self._fresh("base")

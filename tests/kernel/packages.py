@@ -31,7 +31,7 @@ TOOLS = {
 
 #: The guest's user land, beside busybox.
 PYTHON = ("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib")
-LIBRARIES = ("libc6", "libgcc-s1", "zlib1g", "libexpat1", "libffi8", "libssl3", "liblzma5", "libbz2-1.0")
+LIBRARIES = ("libc6", "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libffi8", "libssl3", "liblzma5", "libbz2-1.0")
 
 
 def apt(*arguments: str, cwd: Path | None = None) -> str:

@@ -34,6 +34,11 @@ def inject(name: str, *values: int) -> None:
     (DEBUG / "inject").write_text(" ".join([name, *map(str, values)]))
 
 
+def decoder(address: int, length: int, tokenid: int) -> None:
+    """Let window bytes [address, address + length) lead to this host's own export with that token; length 0 removes."""
+    (DEBUG / "decoder").write_text(f"{address:#x} {length:#x} {tokenid}")
+
+
 def sigbus(mem_id: int, start: int, end: int) -> None:
     """Let the next touch of region bytes [start, end) raise SIGBUS; start == end heals."""
     (DEBUG / "sigbus").write_text(f"{mem_id} {start} {end}")
