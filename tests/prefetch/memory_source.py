@@ -135,8 +135,9 @@ class MemorySource:
         return self.alive
 
     def submit_probe(self) -> MemoryTicket:
+        self.probes += 1
+
         def probe() -> tuple[int, int]:
-            self.probes += 1
             if self.before is not None:
                 self.before()
             if not self.canary_ok:
