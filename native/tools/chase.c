@@ -45,21 +45,27 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-struct chase_result chase_run(const void *base)
+static double sample(const char *base, uint64_t *offset)
 {
-	static double samples[CHASE_SAMPLES];
-	uint64_t offset = 0;
+	uint64_t begin = nanoseconds();
 
-	for (int sample = 0; sample < CHASE_SAMPLES; sample++) {
-		uint64_t begin = nanoseconds();
+	for (int i = 0; i < CHASE_BATCH; i++)
+		*offset = *(const volatile uint64_t *)(base + *offset);
+	return (double)(nanoseconds() - begin) / CHASE_BATCH;
+}
 
-		for (int i = 0; i < CHASE_BATCH; i++)
-			offset = *(const volatile uint64_t *)((const char *)base + offset);
-		samples[sample] = (double)(nanoseconds() - begin) / CHASE_BATCH;
+void chase_compare(const void *const bases[2], struct chase_result results[2])
+{
+	static double samples[2][CHASE_SAMPLES];
+	uint64_t offsets[2] = { 0, 0 };
+
+	for (int turn = 0; turn < CHASE_SAMPLES; turn += CHASE_TURN)
+		for (int which = 0; which < 2; which++)
+			for (int i = turn; i < turn + CHASE_TURN; i++)
+				samples[which][i] = sample(bases[which], &offsets[which]);
+	for (int which = 0; which < 2; which++) {
+		qsort(samples[which], CHASE_SAMPLES, sizeof(double), ascending);
+		results[which].p50 = samples[which][CHASE_SAMPLES / 2];
+		results[which].p99 = samples[which][CHASE_SAMPLES * 99 / 100];
 	}
-	qsort(samples, CHASE_SAMPLES, sizeof(samples[0]), ascending);
-	return (struct chase_result){
-		.p50 = samples[CHASE_SAMPLES / 2],
-		.p99 = samples[CHASE_SAMPLES * 99 / 100],
-	};
 }

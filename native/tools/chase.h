@@ -9,6 +9,8 @@
 /* loads per sample: the clock's own cost disappears */
 #define CHASE_BATCH 256
 #define CHASE_SAMPLES 4096
+/* samples of one cycle before it is the other's turn */
+#define CHASE_TURN 64
 
 struct chase_result {
 	/* nanoseconds per load over the samples */
@@ -18,7 +20,10 @@ struct chase_result {
 /* Write one random cycle through all lines of [base, base + length). */
 void chase_build(void *base, size_t length);
 
-/* Follow it, CHASE_SAMPLES times CHASE_BATCH loads. */
-struct chase_result chase_run(const void *base);
+/*
+ * Follow both cycles, CHASE_SAMPLES times CHASE_BATCH loads each, by turns, so
+ * that whatever else the machine does meets both.
+ */
+void chase_compare(const void *const bases[2], struct chase_result results[2]);
 
 #endif

@@ -11,6 +11,7 @@
 
 struct report {
 	int json;
+	int emulated;
 	int failed;
 	/* the members of the JSON arrays so far, as text */
 	FILE *steps, *notices, *figures;
@@ -42,13 +43,14 @@ static void separate(FILE *array)
 		fputs(", ", array);
 }
 
-struct report *report_new(int json, const char *backend, uint64_t size)
+struct report *report_new(int json, const char *backend, int emulated, uint64_t size)
 {
 	struct report *report = calloc(1, sizeof(*report));
 
 	if (!report)
 		abort();
 	report->json = json;
+	report->emulated = emulated;
 	report->backend = strdup(backend);
 	report->size = size;
 	report->steps = open_memstream(&report->texts[0], &report->lengths[0]);
@@ -91,17 +93,17 @@ void report_notice(struct report *report, const char *format, ...)
 static void add_step(struct report *report, const char *step, const char *status, int error, const char *text)
 {
 	if (!report->json) {
-		printf("%-11s %-8s %s\n", step, status, text);
+		printf("%-13s %-8s %s\n", step, status, text);
 		fflush(stdout);
 		return;
 	}
 	separate(report->steps);
-	fprintf(report->steps, "{\"step\": \"%s\", \"status\": \"%s\", \"errno\": ", step, status);
+	fprintf(report->steps, "{\"name\": \"%s\", \"status\": \"%s\", \"errno\": ", step, status);
 	if (error)
 		fprintf(report->steps, "\"%s\"", strerrorname_np(error) ? strerrorname_np(error) : "?");
 	else
 		fputs("null", report->steps);
-	fputs(", \"detail\": ", report->steps);
+	fputs(", \"text\": ", report->steps);
 	json_string(report->steps, text);
 	fputc('}', report->steps);
 }
@@ -131,7 +133,7 @@ void report_skipped(struct report *report, const char *step, const char *format,
 void report_failed(struct report *report, const char *step, const char *format, ...)
 {
 	report->failed = 1;
-	STEP("FAILED");
+	STEP("failed");
 }
 
 void report_refused(struct report *report, const char *step, int rc, const char *operation,
@@ -152,14 +154,13 @@ void report_refused(struct report *report, const char *step, int rc, const char 
 	fputs(") failed with ", out);
 	explain(out, operation, -rc);
 	fclose(out);
-	add_step(report, step, "FAILED", -rc, text);
+	add_step(report, step, "failed", -rc, text);
 	free(text);
 }
 
 void report_figure(struct report *report, const char *name, double value)
 {
-	separate(report->figures);
-	fprintf(report->figures, "\"%s\": %.2f", name, value);
+	fprintf(report->figures, ", \"%s\": %.2f", name, value);
 }
 
 int report_finish(struct report *report)
@@ -172,11 +173,11 @@ int report_finish(struct report *report)
 	if (report->json) {
 		fputs("{\"program\": \"smoke-c\", \"backend\": ", stdout);
 		json_string(stdout, report->backend);
-		printf(", \"size\": %llu, \"ok\": %s, \"notices\": [%s], \"steps\": [%s], \"figures\": {%s}}\n",
-		       (unsigned long long)report->size, ok ? "true" : "false", report->texts[1],
-		       report->texts[0], report->texts[2]);
+		printf(", \"emulated\": %s, \"result\": \"%s\", \"size\": %llu%s, \"notices\": [%s], \"steps\": [%s]}\n",
+		       report->emulated ? "true" : "false", ok ? "ok" : "failed", (unsigned long long)report->size,
+		       report->texts[2], report->texts[1], report->texts[0]);
 	} else {
-		printf("smoke %s: backend=%s size=%llu\n", ok ? "ok" : "FAILED", report->backend,
+		printf("smoke %s: backend=%s size=%llu\n", ok ? "ok" : "failed", report->backend,
 		       (unsigned long long)report->size);
 	}
 	for (int i = 0; i < 3; i++)

@@ -2,9 +2,9 @@
 /*
  * Loopback smoke test: one host exports memory and imports it back.
  *
- *	smoke [SIZE] [--json] [--nc] [--window ADDRESS]
+ *	smoke [SIZE] [--json] [--nc] [--window ADDRESS] [--device DEVICE]
  *
- * OBMM_DEVICE chooses the backend.  On an emulated node the test programs the
+ * OBMM_DEVICE, or --device, chooses the backend.  On an emulated node the test programs the
  * decoder itself.  On hardware that is the management plane's business: give
  * the local physical address of a window that leads to this export, or the
  * import is left out and the exporter's own mapping verified.
@@ -47,7 +47,8 @@ struct end {
 struct smoke {
 	struct report *report;
 	struct obmm_sys *sys;
-	int emulated;
+	int emulated;  /* figures say nothing about hardware */
+	int programs;  /* the backend lets us program the decoder */
 	int nc;
 	uint64_t size;
 	uint64_t window; /* --window, 0: none */
@@ -60,7 +61,9 @@ struct smoke {
 	/* what a faulting access leaves behind */
 	unsigned int word;
 	uint64_t found;
-	struct chase_result latency;
+	/* of the reader's mapping, then of local memory */
+	const void *chains[2];
+	struct chase_result latency[2];
 };
 
 static uint64_t pattern(unsigned int i)
@@ -173,9 +176,9 @@ static int step_export(struct smoke *smoke)
 
 static int step_map(struct smoke *smoke)
 {
-	if (!map(smoke, "map", &smoke->exported, O_RDWR, PROT_READ | PROT_WRITE))
+	if (!map(smoke, "map export", &smoke->exported, O_RDWR, PROT_READ | PROT_WRITE))
 		return 0;
-	report_ok(smoke->report, "map", "%s%" PRIu64 " read-write, %s", OBMM_SHMDEV_PREFIX,
+	report_ok(smoke->report, "map export", "%s%" PRIu64 " read-write, %s", OBMM_SHMDEV_PREFIX,
 		  smoke->exported.mem_id, smoke->nc ? "non-cacheable" : "cacheable");
 	return 1;
 }
@@ -234,7 +237,7 @@ static int find_window(struct smoke *smoke, uint64_t *address)
 	int rc;
 
 	*address = smoke->window;
-	if (!smoke->emulated)
+	if (!smoke->programs)
 		return 1;
 	memcpy(window.owner_eid, smoke->controller.eid, sizeof(window.owner_eid));
 	rc = obmm_emulator_program(smoke->sys, &window, &smoke->programmed);
@@ -288,22 +291,27 @@ static int step_map_import(struct smoke *smoke)
 	int rc;
 
 	if (!smoke->imported.mem_id) {
-		report_skipped(smoke->report, "map-import", "nothing was imported");
+		report_skipped(smoke->report, "map import", "nothing was imported");
 		return 1;
 	}
 	/* a cacheable importer starts without access, so that nothing stale is cached (spec 16, rule 6) */
-	if (!map(smoke, "map-import", &smoke->imported, O_RDONLY, smoke->nc ? PROT_READ : PROT_NONE))
+	if (!map(smoke, "map import", &smoke->imported, O_RDONLY, smoke->nc ? PROT_READ : PROT_NONE))
 		return 0;
 	rc = own(smoke, &smoke->imported, OBMM_SHM_MEM_READONLY);
 	if (rc < 0) {
-		report_refused(smoke->report, "map-import", rc, "UPDATE_RANGE",
+		report_refused(smoke->report, "map import", rc, "UPDATE_RANGE",
 			       "mem_id=%" PRIu64 ", READONLY, INFER, length=%" PRIu64, smoke->imported.mem_id,
 			       smoke->size);
 		return 0;
 	}
-	report_ok(smoke->report, "map-import", "%s%" PRIu64 " read-only, %s", OBMM_SHMDEV_PREFIX,
+	report_ok(smoke->report, "map import", "%s%" PRIu64 " read-only, %s", OBMM_SHMDEV_PREFIX,
 		  smoke->imported.mem_id, smoke->nc ? "non-cacheable" : "cacheable (N to R)");
 	return 1;
+}
+
+static const char *through(const struct smoke *smoke)
+{
+	return smoke->imported.memory ? "the import" : "the exporter's own mapping";
 }
 
 static void read_words(void *argument)
@@ -321,7 +329,6 @@ static void read_words(void *argument)
 
 static int step_verify(struct smoke *smoke)
 {
-	const char *through = smoke->imported.memory ? "the import" : "the exporter's own mapping, no import";
 	int signal = faults_catch(read_words, smoke);
 
 	if (signal) {
@@ -332,10 +339,10 @@ static int step_verify(struct smoke *smoke)
 		report_failed(smoke->report, "verify",
 			      "word %u through %s is %#" PRIx64 ", not %#" PRIx64 ": the window leads to other memory, or "
 			      "the data was not written back",
-			      smoke->word, through, smoke->found, pattern(smoke->word));
+			      smoke->word, through(smoke), smoke->found, pattern(smoke->word));
 		return 0;
 	}
-	report_ok(smoke->report, "verify", "%d words through %s", WORDS, through);
+	report_ok(smoke->report, "verify", "%d words through %s", WORDS, through(smoke));
 	return 1;
 }
 
@@ -343,39 +350,42 @@ static void chase(void *argument)
 {
 	struct smoke *smoke = argument;
 
-	smoke->latency = chase_run(reader(smoke)->memory + CHAIN_OFFSET);
+	chase_compare(smoke->chains, smoke->latency);
 }
 
 static int step_latency(struct smoke *smoke)
 {
+	const struct chase_result *far = &smoke->latency[0], *local = &smoke->latency[1];
 	uint64_t length = chain_length(smoke);
-	struct chase_result local;
 	void *memory;
 	int signal;
 
 	memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED) {
-		report_failed(smoke->report, "latency", "no local memory to compare with: %s", strerror(errno));
+		report_failed(smoke->report, "load latency", "no local memory to compare with: %s", strerror(errno));
 		return 0;
 	}
+	/* base pages, as the region is mapped; refused only by kernels that have no others */
+	madvise(memory, length, MADV_NOHUGEPAGE);
 	chase_build(memory, length);
-	local = chase_run(memory);
-	munmap(memory, length);
+	smoke->chains[0] = reader(smoke)->memory + CHAIN_OFFSET;
+	smoke->chains[1] = memory;
 	signal = faults_catch(chase, smoke);
+	munmap(memory, length);
 	if (signal) {
-		report_failed(smoke->report, "latency", "%s", fault_text(signal));
+		report_failed(smoke->report, "load latency", "%s", fault_text(signal));
 		return 0;
 	}
-	report_ok(smoke->report, "latency",
-		  "%d dependent loads over %" PRIu64 " bytes: p50 %.1f ns, p99 %.1f ns; local memory p50 %.1f ns, "
-		  "p99 %.1f ns, ratio %.2f%s",
-		  CHASE_BATCH * CHASE_SAMPLES, length, smoke->latency.p50, smoke->latency.p99, local.p50, local.p99,
-		  smoke->latency.p50 / local.p50,
+	report_ok(smoke->report, "load latency",
+		  "%d dependent loads over %" PRIu64 " bytes through %s: p50 %.1f ns, p99 %.1f ns; local memory "
+		  "p50 %.1f ns, p99 %.1f ns, ratio %.2f%s",
+		  CHASE_BATCH * CHASE_SAMPLES, length, through(smoke), far->p50, far->p99, local->p50, local->p99,
+		  far->p50 / local->p50,
 		  smoke->emulated ? " (emulator: plain shared memory, no figure of any hardware)" : "");
-	report_figure(smoke->report, "load_p50_ns", smoke->latency.p50);
-	report_figure(smoke->report, "load_p99_ns", smoke->latency.p99);
-	report_figure(smoke->report, "local_load_p50_ns", local.p50);
-	report_figure(smoke->report, "local_load_p99_ns", local.p99);
+	report_figure(smoke->report, "latency_ns", far->p50);
+	report_figure(smoke->report, "latency_p99_ns", far->p99);
+	report_figure(smoke->report, "local_latency_ns", local->p50);
+	report_figure(smoke->report, "local_latency_p99_ns", local->p99);
 	return 1;
 }
 
@@ -387,13 +397,13 @@ static int unmap(struct smoke *smoke, struct end *end)
 	if (end->memory) {
 		rc = own(smoke, end, OBMM_SHM_MEM_NO_ACCESS);
 		if (rc < 0) {
-			report_refused(smoke->report, "tear-down", rc, "UPDATE_RANGE",
+			report_refused(smoke->report, "tear down", rc, "UPDATE_RANGE",
 				       "mem_id=%" PRIu64 ", NO_ACCESS, INFER", end->mem_id);
 			ok = 0;
 		}
 		rc = obmm_rw_unmap(smoke->sys, end->memory, smoke->size);
 		if (rc < 0) {
-			report_refused(smoke->report, "tear-down", rc, "MUNMAP", "mem_id=%" PRIu64, end->mem_id);
+			report_refused(smoke->report, "tear down", rc, "MUNMAP", "mem_id=%" PRIu64, end->mem_id);
 			ok = 0;
 		}
 	}
@@ -411,7 +421,7 @@ static void tear_down(struct smoke *smoke)
 	if (smoke->imported.mem_id) {
 		rc = obmm_rw_unimport(smoke->sys, smoke->fd, smoke->imported.mem_id, 0);
 		if (rc < 0) {
-			report_refused(smoke->report, "tear-down", rc, "UNIMPORT", "mem_id=%" PRIu64,
+			report_refused(smoke->report, "tear down", rc, "UNIMPORT", "mem_id=%" PRIu64,
 				       smoke->imported.mem_id);
 			ok = 0;
 		}
@@ -419,7 +429,7 @@ static void tear_down(struct smoke *smoke)
 	if (smoke->programmed) {
 		rc = obmm_emulator_unprogram(smoke->sys, smoke->programmed);
 		if (rc < 0) {
-			report_refused(smoke->report, "tear-down", rc, "PROGRAM_WINDOW", "forget %#" PRIx64,
+			report_refused(smoke->report, "tear down", rc, "PROGRAM_WINDOW", "forget %#" PRIx64,
 				       smoke->programmed);
 			ok = 0;
 		}
@@ -428,7 +438,7 @@ static void tear_down(struct smoke *smoke)
 	if (smoke->exported.mem_id) {
 		rc = obmm_rw_unexport(smoke->sys, smoke->fd, smoke->exported.mem_id, 0);
 		if (rc < 0) {
-			report_refused(smoke->report, "tear-down", rc, "UNEXPORT", "mem_id=%" PRIu64,
+			report_refused(smoke->report, "tear down", rc, "UNEXPORT", "mem_id=%" PRIu64,
 				       smoke->exported.mem_id);
 			ok = 0;
 		}
@@ -436,7 +446,7 @@ static void tear_down(struct smoke *smoke)
 	if (smoke->fd >= 0)
 		obmm_rw_close(smoke->sys, smoke->fd);
 	if (ok)
-		report_ok(smoke->report, "tear-down", "nothing left behind");
+		report_ok(smoke->report, "tear down", "nothing left behind");
 }
 
 static int run(struct smoke *smoke)
@@ -455,12 +465,13 @@ static int run(struct smoke *smoke)
 
 static void usage(FILE *out)
 {
-	fputs("usage: smoke [SIZE] [--json] [--nc] [--window ADDRESS]\n"
+	fputs("usage: smoke [SIZE] [--json] [--nc] [--window ADDRESS] [--device DEVICE]\n"
 	      "  SIZE              bytes, or with K, M, G, T (4MiB by default); rounded up to the granule\n"
 	      "  --json            one JSON object instead of lines\n"
 	      "  --nc              non-cacheable on both sides\n"
 	      "  --window ADDRESS  local physical address of a window that leads to this export\n"
-	      "OBMM_DEVICE: /dev/obmm (default), emulator, emulator:<socket>[#<node>], emulator#<node>\n",
+	      "  --device DEVICE   /dev/obmm, emulator, emulator:<socket>[#<node>], emulator#<node>;\n"
+	      "                    else OBMM_DEVICE, else /dev/obmm\n",
 	      out);
 }
 
@@ -476,13 +487,14 @@ int main(int argc, char **argv)
 		{ "json", no_argument, NULL, 'j' },
 		{ "nc", no_argument, NULL, 'n' },
 		{ "window", required_argument, NULL, 'w' },
+		{ "device", required_argument, NULL, 'd' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	struct smoke smoke = { .fd = -1, .exported.fd = -1, .imported.fd = -1 };
 	const char *device = getenv("OBMM_DEVICE");
 	uint64_t wanted = DEFAULT_SIZE, granule;
-	int option, json = 0, rc, ok;
+	int option, json = 0, preloaded, rc, ok;
 	char *end;
 
 	while ((option = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1) {
@@ -498,6 +510,9 @@ int main(int argc, char **argv)
 			smoke.window = strtoull(optarg, &end, 0);
 			if (errno || *end || !smoke.window || smoke.window % OBMM_BASIC_GRANULARITY)
 				return refuse("--window", optarg, "not a multiple of 2 MiB above 0 (rules I7, I8)");
+			break;
+		case 'd':
+			device = optarg;
 			break;
 		case 'h':
 			usage(stdout);
@@ -516,20 +531,24 @@ int main(int argc, char **argv)
 
 	rc = backend_open(device, &smoke.sys);
 	if (rc == -EINVAL)
-		return refuse("OBMM_DEVICE", device,
+		return refuse("device", device,
 			      "names no device; use /dev/obmm, emulator or emulator:<socket>[#<node>]");
 	if (rc < 0) {
-		smoke.report = report_new(json, device, wanted);
-		report_refused(smoke.report, "open", rc, "OPEN", "OBMM_DEVICE=%s", device);
+		smoke.report = report_new(json, device, 1, wanted);
+		report_refused(smoke.report, "open", rc, "OPEN", "device=%s", device);
 		report_finish(smoke.report);
 		return 1;
 	}
-	smoke.emulated = !strncmp(smoke.sys->name, "emulator", strlen("emulator"));
+	smoke.programs = !strncmp(smoke.sys->name, "emulator", strlen("emulator"));
+	/* under `obmm emulate run` the driver's own paths lead to an emulated node */
+	preloaded = getenv("LD_PRELOAD") && strstr(getenv("LD_PRELOAD"), "libobmm_preload");
+	smoke.emulated = smoke.programs || preloaded;
 	granule = topology_granule(smoke.sys->root);
 	if (wanted > UINT64_MAX - granule)
 		return refuse("size", argv[optind], "beyond 64 bits once rounded up");
 	smoke.size = (wanted + granule - 1) / granule * granule;
-	smoke.report = report_new(json, smoke.sys->name, smoke.size);
+	smoke.report = report_new(json, preloaded ? "emulator behind /dev/obmm" : smoke.sys->name, smoke.emulated,
+				  smoke.size);
 	if (smoke.size != wanted)
 		report_notice(smoke.report, "%" PRIu64 " bytes rounded up to %" PRIu64 ", a multiple of the granule %" PRIu64,
 			      wanted, smoke.size, granule);

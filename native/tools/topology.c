@@ -2,8 +2,8 @@
 #include "topology.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,26 +57,37 @@ static int read_controller(const char *entity, struct controller *controller)
 	return 0;
 }
 
+/* The entity that has a file ubc (13.1). */
+static int read_first_entity(const char *folder, struct controller *controller)
+{
+	struct dirent **entities;
+	int count = scandir(folder, &entities, NULL, alphasort), rc = -ENODEV;
+
+	for (int i = 0; i < count; i++) {
+		char entity[512];
+		unsigned long ubc;
+
+		snprintf(entity, sizeof(entity), "%s/%s", folder, entities[i]->d_name);
+		if (rc && !read_attribute(entity, "ubc", &ubc))
+			rc = read_controller(entity, controller);
+		free(entities[i]);
+	}
+	if (count >= 0)
+		free(entities);
+	return rc;
+}
+
 int topology_first_controller(const char *root, struct controller *controller)
 {
-	/* glob sorts; there are eight controllers at most (13.1) */
+	/* eight controllers at most (13.1) */
 	for (unsigned int index = 0; index < 8; index++) {
-		char pattern[512];
-		glob_t found;
-		int rc = -ENODEV;
+		char folder[256];
 
-		snprintf(pattern, sizeof(pattern), "%s/sys/devices/ub_bus_controller%u/*/ubc", root, index);
-		if (glob(pattern, 0, NULL, &found))
+		snprintf(folder, sizeof(folder), "%s/sys/devices/ub_bus_controller%u", root, index);
+		if (read_first_entity(folder, controller))
 			continue;
-		for (size_t i = 0; i < found.gl_pathc && rc; i++) {
-			*strrchr(found.gl_pathv[i], '/') = '\0';
-			rc = read_controller(found.gl_pathv[i], controller);
-		}
-		globfree(&found);
-		if (!rc) {
-			controller->index = index;
-			return 0;
-		}
+		controller->index = index;
+		return 0;
 	}
 	return -ENODEV;
 }
