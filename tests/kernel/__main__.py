@@ -1,58 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.kernel x86|arm64|pair``: build, boot, run, judge."""
+"""``python -m tests.kernel WHAT ...``: build, boot, run, judge.
+
+WHAT is x86 or arm64 (one guest each; both are booted at once when both are named), pair-x86 or pair-arm64 (two guests
+on one fabric).  The exit status counts the failures.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from pathlib import Path
 
 from .architecture import ARCHITECTURES, Architecture
-from .build import Build
-from .image import Image
-from .machine import Machine
 from .packages import Archive, install_tools, refresh_host_lists
-
-#: What a single guest runs (tests/kernel/guest/<part>.py).
-PARTS = ("kernel_rules", "smoke", "replay")
-LIMIT_S = 580.0
+from .pair import run_pair
+from .single import PARTS, Guest
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.kernel", description=__doc__)
-    parser.add_argument("what", nargs="+", choices=("x86", "arm64", "pair"))
+    parser.add_argument("what", nargs="+", choices=[*ARCHITECTURES, *(f"pair-{name}" for name in ARCHITECTURES)])
     parser.add_argument("--run", default=",".join(PARTS), help="parts of a single guest, comma separated")
     options = parser.parse_args()
-    single = [ARCHITECTURES[name] for name in options.what if name in ARCHITECTURES]
-    refresh_host_lists()
-    install_tools(single)
-    failed = [one.name for one in single if not run_single(one, options.run)]
-    return len(failed)
-
-
-def prepare(architecture: Architecture) -> tuple[Archive, Path]:
-    """The archive and the initramfs of an architecture."""
     started = time.monotonic()
+    architectures = {name: ARCHITECTURES[name.removeprefix("pair-")] for name in options.what}
+    refresh_host_lists()
+    install_tools(list(architectures.values()))
+    archives = {one.name: _fetched(one) for one in architectures.values()}
+    results: dict[str, bool] = {}
+    singles = {name: Guest(archives[name], options.run) for name in options.what if name in ARCHITECTURES}
+    for name, guest in singles.items():
+        results[name] = guest.judge()
+    for name in options.what:
+        if name not in singles:
+            results[name] = run_pair(archives[architectures[name].name])
+    for name, good in results.items():
+        print(f"== {name}: {'passed' if good else 'FAILED'}")
+    print(f"== {time.monotonic() - started:.0f} s in all", flush=True)
+    return sum(not good for good in results.values())
+
+
+def _fetched(architecture: Architecture) -> Archive:
     archive = Archive(architecture)
     archive.fetch()
-    initramfs = Image(archive, Build(archive)).make()
-    print(
-        f"== {architecture.name}: Linux {archive.version}, image of {initramfs.stat().st_size >> 20} MiB "
-        f"in {time.monotonic() - started:.1f} s",
-        flush=True,
-    )
-    return archive, initramfs
-
-
-def run_single(architecture: Architecture, parts: str) -> bool:
-    archive, initramfs = prepare(architecture)
-    console = archive.folder / "console.log"
-    machine = Machine(architecture, archive.image, initramfs, console, parts)
-    verdict = machine.finish(LIMIT_S)
-    print(machine.text, flush=True)
-    print(f"== {architecture.name}: verdict {verdict} after {machine.seconds:.1f} s", flush=True)
-    return verdict == 0
+    return archive
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from .build import ROOT, Build
@@ -24,17 +25,23 @@ KERNEL_MODULES = ("virtio_pci", "virtio_net")
 class Image:
     """Builds the initramfs of one architecture."""
 
-    def __init__(self, archive: Archive, build: Build) -> None:
+    def __init__(self, archive: Archive) -> None:
         self.archive = archive
-        self.build = build
+        self.build = Build(archive)
         self._folder = archive.folder
 
     def make(self) -> Path:
         """One file of two cpio archives, which the kernel unpacks one after the other."""
         target = self._folder / "initramfs"
+        started = time.monotonic()
         with target.open("wb") as out:
             for part in (self._base(), self._payload()):
                 out.write(part.read_bytes())
+        print(
+            f"== {self.archive.architecture.name}: Linux {self.archive.version}, "
+            f"image of {target.stat().st_size >> 20} MiB in {time.monotonic() - started:.1f} s",
+            flush=True,
+        )
         return target
 
     def _base(self) -> Path:

@@ -77,6 +77,8 @@ class Machine:
         """SIGKILL: the node is lost."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.stdout is None or self._process.stdout.closed:
+            return
         output, _ = self._process.communicate(timeout=10)
         if output:
             print(output.decode(errors="replace"), end="", flush=True)
