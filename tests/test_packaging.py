@@ -3,6 +3,7 @@
 
 import email
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -103,3 +104,18 @@ def test_a_fresh_environment_imports_what_was_installed(wheel, tmp_path):
     )
     assert [Path(name).is_relative_to(site) for name in report.split()] == [True, True]
     assert (python.parent / "obmm").exists()
+
+
+@pytest.mark.skipif(shutil.which("aarch64-linux-gnu-gcc") is None, reason="needs gcc-aarch64-linux-gnu")
+def test_the_binding_agrees_with_the_c_headers_on_aarch64(tmp_path):
+    # cffi's generated C checks every declaration; CPython's headers for LP64 serve both
+    source = tmp_path / "native.c"
+    build = runpy.run_path(str(ROOT / "native" / "ffi" / "build.py"))
+    build["ffibuilder"].emit_c_code(str(source))
+    run(
+        *("aarch64-linux-gnu-gcc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"),
+        *("-Wno-address-of-packed-member", "-Wno-unused-parameter", "-Wno-missing-field-initializers"),
+        *("-D_GNU_SOURCE", "-DPy_LIMITED_API=0x030b0000", f"-I{ROOT / 'native'}"),
+        *(f"-I{sysconfig.get_path('include')}", source),
+        cwd=tmp_path,
+    )

@@ -67,6 +67,13 @@ def test_non_cacheable_on_both_sides(smoke):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("arguments", [[], ["--nc"]])
+def test_it_owns_what_it_touches_when_caches_are_modelled(smoke, arguments):
+    with obmm.emulator.start(nodes=1, strict=True, seed=1) as fabric:
+        done = smoke(*arguments, device=fabric.device("a"))
+    assert done.returncode == 0, done.stdout
+
+
 def test_json_tells_every_step(smoke):
     report = json.loads(smoke("--json").stdout)
     assert (report["result"], report["emulated"], report["size"]) == ("ok", True, 4 << 20)
