@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from obmm import Handle, HandleFlag, MappingBusyError, eid
+import obmm
+from obmm import Device, Handle, HandleFlag, MappingBusyError, eid, emulator
 from obmm.exchange import Key, Peer, Server, connect, serve
 
 UBA = 0xFFFFF7654321
@@ -104,3 +105,36 @@ def join(key: Path) -> Iterator[Callable[..., Peer]]:
             return peer
 
         yield join
+
+
+@pytest.fixture(scope="session")
+def fabric() -> Iterator[emulator.Fabric]:
+    """Two emulated nodes for the whole run; nothing may break inside their server."""
+    with emulator.start(nodes=2) as fabric:
+        yield fabric
+        assert fabric.status()["internal_errors"] == 0
+
+
+def left_behind(fabric: emulator.Fabric) -> dict[str, Any]:
+    """What exists in the fabric: empty when everything was given back."""
+    return {
+        f"{name}.{key}": node[key]
+        for name, node in fabric.status()["nodes"].items()
+        for key in ("regions", "windows", "open_files")
+        if node[key]
+    }
+
+
+@pytest.fixture
+def a(fabric: emulator.Fabric) -> Iterator[Device]:
+    """The exporter.  Whatever a test leaves in the fabric fails it."""
+    with obmm.open(fabric.device("a")) as device:
+        yield device
+    assert left_behind(fabric) == {}
+
+
+@pytest.fixture
+def b(fabric: emulator.Fabric, a: Device) -> Iterator[Device]:
+    """The importer."""
+    with obmm.open(fabric.device("b")) as device:
+        yield device
