@@ -36,6 +36,8 @@ class Key:
     __slots__ = ("_mac", "identity", "name")
 
     def __init__(self, secret: bytes | bytearray, name: str = "key") -> None:
+        self.name = name
+        self.identity = "unfit"
         if not MIN_BYTES <= len(secret) <= MAX_BYTES:
             raise _refuse(
                 name,
@@ -45,7 +47,6 @@ class Key:
         if len(set(secret)) < MIN_DISTINCT:
             raise _refuse(name, "the bytes are too regular to be random", "make one with `openssl rand -hex 32`")
         self._mac = hmac.new(secret, digestmod=hashlib.sha256)
-        self.name = name
         self.identity = self.derive(b"obmm exchange 1 key identity")[:4].hex()
 
     def derive(self, label: bytes, context: bytes = b"") -> Opaque:
