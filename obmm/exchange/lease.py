@@ -21,6 +21,8 @@ from obmm.handle import Handle
 
 log = logging.getLogger("obmm.exchange.client")
 
+CLOSING_S = 1.0  # how long closing a region may wait for a server that does not answer
+
 
 class LeaseStatus(enum.Enum):
     """Only ``ACTIVE`` leases may be read from."""
@@ -131,7 +133,7 @@ class Lease:
             self._users.pop(id(user), None)
             last = not self._users
         if last:
-            self.release()
+            self.release(CLOSING_S)
 
     def release(self, timeout: float = 5.0) -> bool:
         """Tell the owner that nothing here uses the region any more.  Idempotent.

@@ -181,7 +181,7 @@ class Service:
                 self._listen(False)
                 self._timers.set("accept", time.monotonic() + PAUSE_S)
                 return
-            self._admit(sock, _printable(address[0]))
+            self._admit(sock, _printable(address[0].removeprefix("::ffff:")))
 
     def _admit(self, sock: socket.socket, address: str) -> None:
         limits = self._limits

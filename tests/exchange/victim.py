@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client or a server that is killed: does one step per line on its standard input, and names the step it has done.
+
+python -m tests.exchange.victim client DEVICE PORT KEY
+python -m tests.exchange.victim server DEVICE PORT KEY JOURNAL
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import obmm
+from obmm.exchange import LeasesOutstandingError
+
+
+def client(device: str, port: str, key: str) -> Iterator[str]:
+    local = obmm.open(device)
+    yield "opened"
+    peer = obmm.connect(f"127.0.0.1:{port}", key=key)
+    yield "connected"
+    lease = peer.fetch("table")
+    yield "fetched"
+    region = local.import_region(lease)
+    yield "imported"
+    mapping = region.map("r")
+    assert mapping.load("<u4", 0) == 7
+    yield "mapped"
+    mapping.close()
+    yield "unmapped"
+    region.close()
+    yield "released"
+    peer.close()
+    local.close()
+    yield "closed"
+
+
+def server(device: str, port: str, key: str, journal: str) -> Iterator[str]:
+    local = obmm.open(device)
+    region = local.export_region("2MiB", label="table")
+    with region.map("rw") as mapping:
+        with mapping.writing():
+            mapping.store("<u4", 0, 7)
+        mapping.publish()
+    yield "exported"
+    running = obmm.serve({"table": region}, host="127.0.0.1", port=int(port), key=key, journal=journal, term_s=1.0)
+    yield "served"
+    while not running.status()["server"]["leases"]:
+        running.wait(0.01)
+    yield "granted"
+    try:
+        running.revoke("table", timeout=0.2)
+    except LeasesOutstandingError:
+        yield "revoked"
+    running.close(timeout=10)
+    yield "closed"
+    region.close()
+    local.close()
+    yield "unexported"
+
+
+if __name__ == "__main__":
+    steps = {"client": client, "server": server}[sys.argv[1]](*sys.argv[2:])
+    for _ in sys.stdin:
+        print(next(steps), flush=True)
