@@ -17,10 +17,25 @@ if TYPE_CHECKING:
 class CoherentCaches:
     """Exporter and importers share one memory; maintenance has nothing to do (22.3 rule 1)."""
 
-    def map_actions(self, host: Host, vma: Vma) -> list[Action]:
-        """The client's mmap calls that make `vma` real."""
-        pieces = memory_pieces(host, vma.region, vma.offset, vma.end - vma.start)
-        return map_pieces(vma.start, vma.rights, pieces)
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def map_actions(self, vma: Vma, start: int, end: int) -> list[Action]:
+        """The client's mmap calls that make [start, end) of `vma` real."""
+        pieces = memory_pieces(self._host, vma.region, vma.offset + start - vma.start, end - start)
+        return map_pieces(start, vma.rights, pieces)
+
+    def acquire(self, vma: Vma) -> None:
+        """Rights appear on a piece."""
 
     def flush(self, region: Region, offset: int, length: int, operation: int) -> None:
         """Write back or drop lines of a part of `region`."""
+
+    def tick(self) -> None:
+        """A driver call on this host."""
+
+    def forget(self, region: Region) -> None:
+        """The region is gone, or what is behind it."""
+
+    def close(self) -> None:
+        """The host is gone."""

@@ -41,7 +41,8 @@ class CacheEngine:
                     first_error = first_error or error
         if first_error:
             raise KernelError(first_error, "O11", "the cache engine failed")
-        self._host.caches.flush(region, offset, length, operation)
+        if not self._host.module.skip_cache_maintain:
+            self._host.caches.flush(region, offset, length, operation)
         if operation & WB_ONLY and isinstance(region, ImportRegion):
             self._drain(region.scna)
 

@@ -3,17 +3,36 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from threading import Condition, Lock
+from typing import Any
 
 from ..topology import Topology
-from .calls import Backing
+from .calls import Backing, KernelError
+from .check import check_host
 from .host import Host
+from .inject import inject
 from .memory import Memory
 from .mutex import Mutex
-from .region import ExportRegion
+from .process import Process
+from .region import ExportRegion, ImportRegion
 from .ummu import Ummu
+from .vma import Vma
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A part of one mapping: `length` bytes at `address` of `process` show an export from `offset` on."""
+
+    host: Host
+    process: Process
+    vma: Vma
+    address: int
+    offset: int
+    length: int
 
 
 class Fabric:
@@ -31,8 +50,8 @@ class Fabric:
         self.hole = Memory("obmm-hole", 0)
         """Empty memory: what is mapped where nothing answers. Every access is a SIGBUS."""
         self.hosts: dict[str, Host] = {spec.name: Host(self, spec) for spec in self.topology.hosts}
-        self._ummus: dict[int, Ummu] = {
-            controller.cna: host.ummus[controller.ummu]
+        self._ummus: dict[int, tuple[Host, Ummu]] = {
+            controller.cna: (host, host.ummus[controller.ummu])
             for host in self.hosts.values()
             for controller in host.spec.controllers
         }
@@ -51,13 +70,52 @@ class Fabric:
 
     def resolve(self, dcna: int, tokenid: int, uba: int) -> tuple[ExportRegion, int] | None:
         """The export and offset that (destination CNA, token, UBA) name, or None: nobody answers."""
-        ummu = self._ummus.get(dcna)
-        return ummu.find(tokenid, uba) if ummu else None
+        found = self._ummus.get(dcna)
+        if found is None or found[0].dead:
+            return None
+        return found[1].find(tokenid, uba)
 
     def export_pieces(self, region: ExportRegion, offset: int, length: int) -> Iterator[tuple[Backing, int]]:
-        """The memory behind a part of an export; nobody answers for memory of another process's own."""
-        memory = region.memory or self.hole
-        yield memory.backing(offset if region.memory else 0), length
+        """What answers for a part of an export: its memory; nobody for pages of a process (EXPORT_PID)."""
+        hole = self.hole.backing(0)
+        if region.memory is None:
+            yield hole, length
+        else:
+            yield from region.memory.pieces(offset, length, hole)
+
+    def views(self, region: ExportRegion) -> Iterator[View]:
+        """Every mapping of an export's memory: its own, and those of imports that are decoded to it."""
+        for host in self.hosts.values():
+            for process in host.processes.values():
+                for vma in process.vmas:
+                    length = vma.end - vma.start
+                    if vma.region is region:
+                        yield View(host, process, vma, vma.start, vma.offset, length)
+                    elif isinstance(vma.region, ImportRegion):
+                        for pa, offset, part in self._decoded(host, vma.region.pa + vma.offset, length, region):
+                            at = vma.start + pa - vma.region.pa - vma.offset
+                            yield View(host, process, vma, at, offset, part)
+
+    def _decoded(self, host: Host, pa: int, length: int, region: ExportRegion) -> Iterator[tuple[int, int, int]]:
+        """(local address, offset, length) of the parts of a window range that reach `region`."""
+        for entry in host.decoder.overlapping(pa, pa + length):
+            low, high = max(pa, entry.pa), min(pa + length, entry.end)
+            found = self.resolve(entry.dcna, entry.tokenid, entry.uba + low - entry.pa)
+            if found is not None and found[0] is region:
+                yield low, found[1], min(high - low, region.size - found[1])
+
+    def inject(self, host: str, fault: str, *values: Any) -> None:
+        """Make something go wrong on `host`; `model.inject` lists what (EINVAL for anything else)."""
+        with self.lock:
+            if host not in self.hosts:
+                raise KernelError(errno.ENOENT, "inject", f"no host {host!r}; there are {', '.join(self.hosts)}")
+            inject(self.hosts[host], fault, *values)
+
+    def check(self) -> None:
+        """Raise AssertionError that names the broken invariant, if any; for stress tests."""
+        with self.lock:
+            for host in self.hosts.values():
+                check_host(host)
 
     def close(self) -> None:
         """Destroy all memory. Existing mappings of clients get SIGBUS."""

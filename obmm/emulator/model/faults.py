@@ -58,6 +58,12 @@ class Faults:
     """Bit mask of local nodes that count as remote."""
     blocker: tuple[int, int] | None = None
     """A foreign entry in /proc/iomem: (start, length)."""
+    open_error: int = 0
+    """open of any device node fails, for example with EACCES."""
+    no_memory: bool = False
+    """The kernel has no memory for a new region or preimport (X6, P6, I1, R11)."""
+    no_ids: bool = False
+    """No free mem_id (X10, P8, I11)."""
     latency: float = 0.0
     """Seconds added to each control call."""
 

@@ -20,14 +20,18 @@ class OpenFile:
     not make a region busy.
     """
 
-    __slots__ = ("_users", "flags", "host", "path", "region")
+    __slots__ = ("closed", "flags", "host", "path", "region", "users")
 
     def __init__(self, host: Host, path: str, flags: int, region: Region | None) -> None:
         self.host = host
         self.path = path
         self.flags = flags
         self.region = region
-        self._users = 1
+        self.users = 1
+        """Descriptors (as one) and mappings."""
+        self.closed = False
+        if not self.path_only:
+            host.files.add(self)
 
     @property
     def path_only(self) -> bool:
@@ -47,19 +51,20 @@ class OpenFile:
         return self.flags & os.O_SYNC != 0
 
     def release(self) -> None:
-        """The last descriptor is gone; mappings may still hold the file."""
+        """The last descriptor is gone; mappings may still hold the file. A second call does nothing."""
         with self.host.fabric.lock:
-            self.put()
+            if not self.closed:
+                self.closed = True
+                self.put()
 
     def get(self) -> None:
         """One more user: a mapping."""
-        self._users += 1
+        self.users += 1
 
     def put(self) -> None:
         """One user less; the last one closes the region's file."""
-        self._users -= 1
-        if self._users or self.path_only:
-            return
-        if self.region is not None:
-            self.region.opens -= 1
-        self.host.open_files -= 1
+        self.users -= 1
+        if not self.users and not self.path_only:
+            self.host.files.remove(self)
+            if self.region is not None:
+                self.region.opens -= 1

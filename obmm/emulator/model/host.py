@@ -15,9 +15,10 @@ from .decoder import GRANULE, Decoder, Entry
 from .dram import Dram
 from .engine import CacheEngine
 from .faults import Faults
+from .files import OpenFile
 from .ids import LowestFree
 from .journal import Journal
-from .memory import Memory
+from .memory import Memory, SegmentedMemory
 from .module import Module
 from .numa import RemoteNuma
 from .physical import PhysicalMap
@@ -26,6 +27,7 @@ from .preimport import Preimport
 from .process import Process
 from .region import ExportRegion, Region
 from .resources import RangeList
+from .strict_caches import StrictCaches
 from .structs import MAX_LOCAL_NODES, MAX_MEM_ID
 from .stubs import STUBS
 from .tree import Tree
@@ -54,7 +56,12 @@ class Host:
         self.dev_noexec = False
         """/dev is mounted noexec (rule M4)."""
         self.max_map_count = 65530
-        self.caches = CoherentCaches()
+        topology = fabric.topology
+        self.caches: CoherentCaches | StrictCaches = (
+            StrictCaches(self, topology.seed) if topology.strict else CoherentCaches(self)
+        )
+        self.dead = False
+        """The whole machine is gone (`inject` node-death)."""
         self.engine = CacheEngine(self)
         self.decoder = Decoder()
         self.numa = RemoteNuma(self)
@@ -77,14 +84,21 @@ class Host:
         """Window ranges of plain imports and of preimports."""
         self.preimports: list[Preimport] = []
         """Declared ranges, oldest first."""
-        self.open_files = 0
-        self._busy_calls = 0
+        self.files: set[OpenFile] = set()
+        """Open files that reach the driver."""
+        self.busy_calls = 0
+        """Calls that may sleep at the moment."""
         self.tree = Tree(self)
         self.module: Module
         self.dram: Dram
         self.pools: dict[int, Pool] = {}
         self.loaded = False
         self._load(spec.parameters())
+
+    @property
+    def open_files(self) -> int:
+        """How many open files reach the driver."""
+        return len(self.files)
 
     # --- the module ---------------------------------------------------------------------------------
 
@@ -98,14 +112,18 @@ class Host:
     def rmmod(self) -> None:
         """Unload the module; EAGAIN while any region, preimport, open file or call uses it."""
         with self.fabric.lock:
-            if not self.loaded:
-                raise KernelError(errno.ENOENT, "8", "the module is not loaded")
-            if self.regions or self.open_files or self.preimports or self._busy_calls:
-                raise KernelError(errno.EAGAIN, "8", "the module is in use")
-            self.loaded = False
-            self.pools = {}
-            self.uevents += ["remove@.../obmm", "remove@.../obmm"]
-            self.tree.module_unloaded()
+            self.unload()
+
+    def unload(self) -> None:
+        """`rmmod` for callers that hold the lock."""
+        if not self.loaded:
+            raise KernelError(errno.ENOENT, "8", "the module is not loaded")
+        if self.regions or self.files or self.preimports or self.busy_calls:
+            raise KernelError(errno.EAGAIN, "8", "the module is in use")
+        self.loaded = False
+        self.pools = {}
+        self.uevents += ["remove@.../obmm", "remove@.../obmm"]
+        self.tree.module_unloaded()
 
     def _load(self, params: str) -> None:
         module = Module(params, self.features, self.contiguous_percent)
@@ -125,11 +143,11 @@ class Host:
     @contextmanager
     def module_use(self) -> Iterator[None]:
         """A call that may sleep pins the module."""
-        self._busy_calls += 1
+        self.busy_calls += 1
         try:
             yield
         finally:
-            self._busy_calls -= 1
+            self.busy_calls -= 1
 
     def threads(self) -> list[str]:
         """Names of the driver's kernel threads."""
@@ -166,6 +184,8 @@ class Host:
 
     def lookup(self, path: str) -> Region | None:
         """The region behind a device node, None for the control node, ENOENT for anything else."""
+        if self.dead:
+            raise KernelError(errno.ENODEV, "17", f"node {self.name} is dead")
         if path == CONTROL_NODE and self.loaded:
             return None
         number = path[len(REGION_NODE) :] if path.startswith(REGION_NODE) else ""
@@ -302,7 +322,7 @@ class Host:
 
     def take_id(self, region: Region, rule: str) -> None:
         """The lowest free mem_id (ENOSPC by `rule`)."""
-        mem_id = self.ids.take()
+        mem_id = None if self.faults.no_ids else self.ids.take()
         if mem_id is None:
             raise KernelError(errno.ENOSPC, rule, "no free mem_id")
         region.mem_id = mem_id
@@ -317,7 +337,8 @@ class Host:
                     if pool is None:
                         raise KernelError(errno.ENODEV, "X11", f"node {node} has no pool")
                     taken.append((pool, pool.take(size // self.module.memseg, fast)))
-            region.memory = Memory(f"obmm-{self.name}-{region.mem_id}", region.size)
+            name, unit = f"obmm-{self.name}-{region.mem_id}", self.fabric.topology.poison_unit
+            region.memory = SegmentedMemory(name, region.size, unit) if unit else Memory(name, region.size)
         except KernelError:
             for pool, segments in taken:
                 pool.give(segments)
@@ -335,6 +356,7 @@ class Host:
 
     def free(self, region: ExportRegion) -> None:
         """Memory of an export back to where it came from; nothing can reach its contents any more."""
+        self.caches.forget(region)
         if region.memory is not None:
             region.memory.destroy()
             region.memory = None
@@ -377,6 +399,7 @@ class Host:
 
     def close(self) -> None:
         """Destroy the memory of this host."""
+        self.caches.close()
         for region in self.regions.values():
             if isinstance(region, ExportRegion) and region.memory is not None:
                 region.memory.destroy()

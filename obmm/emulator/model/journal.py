@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-LIMIT = 65536
+LIMIT = 8192
 
 
 class Journal:

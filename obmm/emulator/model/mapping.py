@@ -49,7 +49,7 @@ def map_region(
         vma.may = READ | (WRITE if file.writable else 0) | may_exec
         with region.mutex:
             _insert(process, region, vma, PMD if offset & HUGETLB_PMD else PAGE)
-            return [*replaced, *host.caches.map_actions(host, vma)]
+            return [*replaced, *host.caches.map_actions(vma, vma.start, vma.end)]
     except KernelError as error:
         error.actions = tuple(replaced)
         raise
@@ -199,13 +199,22 @@ def joined(actions: Iterator[Protect] | Iterator[Unmap]) -> list[Action]:
 
 
 def map_pieces(address: int, rights: int, pieces: Iterator[tuple[Backing, int]]) -> list[Action]:
-    """The client's mmap calls that put `pieces` at `address`."""
+    """The client's mmap calls that put `pieces` at `address`; pieces that continue each other are one."""
     prot = page_protection(rights)
     actions: list[Action] = []
+    last: Map | None = None
     for backing, length in pieces:
-        actions.append(Map(address, length, prot, backing))
+        if last is not None and _continues(last, backing):
+            actions[-1] = last = Map(last.address, last.length + length, prot, last.backing)
+        else:
+            last = Map(address, length, prot, backing)
+            actions.append(last)
         address += length
     return actions
+
+
+def _continues(last: Map, backing: Backing) -> bool:
+    return last.backing.fd == backing.fd and last.backing.offset + last.length == backing.offset
 
 
 def memory_pieces(host: Host, region: Region, offset: int, length: int) -> Iterator[tuple[Backing, int]]:

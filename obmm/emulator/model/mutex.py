@@ -16,17 +16,21 @@ if TYPE_CHECKING:
 class Mutex:
     """Held across sleeps; waiting for it lets other calls run."""
 
-    __slots__ = ("_changed", "_held")
+    __slots__ = ("_changed", "_held", "_waiting")
 
     def __init__(self, changed: Condition) -> None:
         self._changed = changed
         self._held = False
+        self._waiting = 0
 
     def __enter__(self) -> None:
         while self._held:
+            self._waiting += 1
             self._changed.wait()
+            self._waiting -= 1
         self._held = True
 
     def __exit__(self, *_: object) -> None:
         self._held = False
-        self._changed.notify_all()
+        if self._waiting:
+            self._changed.notify_all()

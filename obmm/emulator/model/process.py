@@ -7,8 +7,9 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from ..topology import PAGE
 from . import mapping, vfs
-from .calls import Answer, KernelError, UserMemory
+from .calls import Action, Answer, KernelError, UserMemory
 from .commands import COMMANDS
 from .files import O_PATH, OpenFile
 from .structs import SHMDEV_UPDATE_RANGE, UPDATE_RANGE
@@ -34,6 +35,8 @@ class Process:
         self.mmap_lock = host.fabric.mutex()
         self.memory = UserPages(pid)
         """The process's own pages, for EXPORT_PID."""
+        self.stale: set[int] = set()
+        """Pages that its client has to map anew with the next call: they were poisoned under it."""
         self.pinned = 0
         """Bytes of them that exports hold (VmPin)."""
 
@@ -42,6 +45,8 @@ class Process:
         host = self.host
         with host.fabric.lock:
             region = host.lookup(path)
+            if host.faults.open_error:
+                raise KernelError(host.faults.open_error, "9.1", "injected")
             if flags & O_CREAT and flags & O_EXCL:
                 raise KernelError(errno.EEXIST, "9.1", f"{path} exists")
             if flags & O_DIRECTORY:
@@ -57,7 +62,6 @@ class Process:
                 raise KernelError(errno.EINVAL, "9.1", "O_DIRECT")
             if region is not None:
                 region.opens += 1
-            host.open_files += 1
             return OpenFile(host, path, flags, region)
 
     def _open_region(self, region: Region, flags: int) -> None:
@@ -80,11 +84,13 @@ class Process:
                 if request != SHMDEV_UPDATE_RANGE:
                     raise KernelError(errno.ENOTTY, "9.2", f"request {request:#x}")
                 raw = user.read(argument, UPDATE_RANGE.size)  # O1
-                return Answer(0, tuple(update_range(self, file, raw)))
-            return self._control(request, argument, user)
+                return self._answer(0, update_range(self, file, raw))
+            return self._answer(0, self._control(request, argument, user))
 
-    def _control(self, request: int, argument: int, user: UserMemory) -> Answer:
+    def _control(self, request: int, argument: int, user: UserMemory) -> list[Action]:
         host = self.host
+        if host.dead:
+            raise KernelError(errno.ENODEV, "17", f"node {host.name} is dead")
         if not host.module.gate_open:
             raise KernelError(errno.EOPNOTSUPP, "D1", "the firmware reports no UB memory feature")
         command = COMMANDS.get(request)
@@ -98,7 +104,17 @@ class Process:
                 host.fabric.pause(host.faults.latency)
         if result is not None:
             user.write(argument, result)  # D5
-        return Answer(0)
+        return []
+
+    def _answer(self, value: int, actions: list[Action]) -> Answer:
+        """A call has succeeded; stale pages are mapped anew with it."""
+        caches = self.host.caches
+        caches.tick()
+        for page in self.stale:
+            for vma in self.vmas.overlapping(page, page + PAGE):
+                actions += caches.map_actions(vma, page, page + PAGE)
+        self.stale.clear()
+        return Answer(value, tuple(actions))
 
     def mmap(self, file: OpenFile, address: int, length: int, prot: int, flags: int, offset: int) -> Answer:
         """mmap(2) of `file` at `address`, which the client has chosen (driver specification 9.3)."""
@@ -106,13 +122,13 @@ class Process:
             if file.path_only:
                 raise KernelError(errno.EBADF, "9.1", "O_PATH descriptor")
             actions = mapping.map_region(self, file, address, length, prot, flags, offset)
-            return Answer(address, tuple(actions))
+            return self._answer(address, actions)
 
     def munmap(self, address: int, length: int) -> Answer:
         """munmap(2) (driver specification 9.5); ranges of no region are left to the client."""
         with self.host.fabric.lock, self.mmap_lock:
             self.memory.forget(address, address + length)
-            return Answer(0, tuple(mapping.unmap(self, address, length)))
+            return self._answer(0, mapping.unmap(self, address, length))
 
     def mprotect(self, address: int, length: int, prot: int) -> Answer:
         """mprotect(2) of a range with mappings of regions (9.4)."""

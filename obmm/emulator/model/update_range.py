@@ -66,6 +66,8 @@ def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
                 _change(region, vma, old)
                 vma.prot, vma.may = prot, may
             raise
+        for vma, *_ in done:
+            process.host.caches.acquire(vma)
     protection = page_protection(rights)
     return joined(Protect(vma.start, vma.end - vma.start, protection) for vma, *_ in done)
 

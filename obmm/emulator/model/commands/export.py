@@ -31,6 +31,8 @@ def export(process: Process, raw: bytes, user: UserMemory) -> bytes:
     host = process.host
     command = EXPORT.unpack(raw)
     sizes = _sizes(host, command)
+    if host.faults.no_memory:
+        raise KernelError(errno.ENOMEM, "X6", "no kernel memory")
     if command.flags & ~EXPORT_MASK:
         raise KernelError(errno.EINVAL, "X7", f"flags {command.flags:#x} outside {EXPORT_MASK:#x}")
     priv = read_attached(user, command.priv, command.priv_len, MAX_PRIV_LEN, "X8")

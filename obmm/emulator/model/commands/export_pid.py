@@ -42,6 +42,8 @@ def export_pid(process: Process, raw: bytes, user: UserMemory) -> bytes:
         raise KernelError(errno.EINVAL, "P4", "length 0")
     if command.length % PMD:
         raise KernelError(errno.EINVAL, "P5", f"length {command.length:#x} is not a multiple of 2 MiB")
+    if host.faults.no_memory:
+        raise KernelError(errno.ENOMEM, "P6", "no kernel memory")
     priv = read_attached(user, command.priv, command.priv_len, MAX_PRIV_LEN, "P7")
     vendor = read_attached(user, command.vendor_info, command.vendor_len, MAX_VENDOR_LEN, "P7")
     region = ExportRegion(

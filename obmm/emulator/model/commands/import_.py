@@ -32,6 +32,8 @@ def import_(process: Process, raw: bytes, user: UserMemory) -> bytes:
     host = process.host
     command = IMPORT.unpack(raw)
     flags, start, length = command.flags, command.addr, command.length
+    if host.faults.no_memory:
+        raise KernelError(errno.ENOMEM, "I1", "no kernel memory")
     if flags & ~IMPORT_MASK:
         raise KernelError(errno.EINVAL, "I2", f"flags {flags:#x} outside {IMPORT_MASK:#x}")
     numa_remote = bool(flags & IMPORT_NUMA_REMOTE)

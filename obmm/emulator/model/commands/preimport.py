@@ -41,6 +41,8 @@ def declare_preimport(process: Process, raw: bytes, user: UserMemory) -> bytes:
         raise KernelError(errno.EINVAL, "R9", "pa 0")
     if host.imports.overlaps(start, start + length):
         raise KernelError(errno.EEXIST, "R10", f"{start:#x} is in use")
+    if host.faults.no_memory:
+        raise KernelError(errno.ENOMEM, "R11", "no kernel memory")
     if host.foreign_resource(start, start + length) in ("partial", "inside"):
         raise KernelError(errno.EBUSY, "R12", "a foreign resource overlaps the range")
     if host.window_kind(controller, start, length) != "CC":

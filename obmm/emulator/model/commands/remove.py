@@ -52,6 +52,7 @@ def unimport(process: Process, raw: bytes, user: UserMemory) -> None:
         region.destroying = False
         region.broken = region.broken or error.errno == errno.ENOTRECOVERABLE
         raise
+    host.caches.forget(region)
     if region.preimport is not None:
         region.preimport.release(region.pa, region.size)
     else:
