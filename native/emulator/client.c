@@ -321,6 +321,30 @@ int64_t obmm_emulator_file(struct obmm_sys *sys, int fd, int operation, uint64_t
 	}
 }
 
+static int about_path(struct obmm_sys *sys, int number, const char *path, const uint64_t arg[3])
+{
+	struct obmm_call call = {
+		.request = {
+			.call = number,
+			.size = strnlen(path, OBMM_WIRE_PAYLOAD_MAX),
+			.arg = { arg[0], arg[1], arg[2] },
+		},
+		.payload = path,
+	};
+
+	return forward(sys, &call);
+}
+
+int obmm_emulator_chmod(struct obmm_sys *sys, const char *path, unsigned int mode)
+{
+	return about_path(sys, OBMM_CALL_CHMOD, path, (uint64_t[]){ mode, geteuid(), 0 });
+}
+
+int obmm_emulator_chown(struct obmm_sys *sys, const char *path, unsigned int uid, unsigned int gid)
+{
+	return about_path(sys, OBMM_CALL_CHOWN, path, (uint64_t[]){ uid, gid, geteuid() });
+}
+
 int obmm_emulator_is_open(struct obmm_sys *sys, int fd)
 {
 	return obmm_connection_file(connection_of(sys), fd) != 0;

@@ -47,6 +47,10 @@ int obmm_emulator_msync(struct obmm_sys *sys, void *addr, size_t length, int fla
  */
 int64_t obmm_emulator_file(struct obmm_sys *sys, int fd, int operation, uint64_t a, uint64_t b, uint64_t c);
 
+/* As libc's calls of the same names, for the node's devices. */
+int obmm_emulator_chmod(struct obmm_sys *sys, const char *path, unsigned int mode);
+int obmm_emulator_chown(struct obmm_sys *sys, const char *path, unsigned int uid, unsigned int gid);
+
 /* Whether fd is an open file of the emulated node. */
 int obmm_emulator_is_open(struct obmm_sys *sys, int fd);
 /* The connection's own descriptor, which programs must not close; -1 before the first call of a forked child. */

@@ -57,6 +57,10 @@ enum obmm_wire_call {
 	OBMM_CALL_UNDO = 13,
 	/* The last user of the connection is gone.  Refused with EBUSY while mappings live. */
 	OBMM_CALL_LEAVE = 14,
+	/* args: mode, effective uid; payload: a device's path */
+	OBMM_CALL_CHMOD = 15,
+	/* args: owner, group, effective uid; payload: a device's path */
+	OBMM_CALL_CHOWN = 16,
 };
 
 /* Operations on an open file that carry no memory of their own. */

@@ -236,15 +236,45 @@ EXPORT int eaccess(const char *path, int mode)
 EXPORT int chmod(const char *path, mode_t mode)
 {
 	struct preload_path found;
+	struct obmm_sys *sys = preload_node();
 
-	return NEXT(chmod)(FOUND(AT_FDCWD, path), mode);
+	preload_find(AT_FDCWD, path, &found);
+	if (sys && found.place == PLACE_DEVICE)
+		return obmm_emulator_chmod(sys, found.out, mode);
+	return NEXT(chmod)(found.file, mode);
+}
+
+EXPORT int fchmodat(int dirfd, const char *path, mode_t mode, int flags)
+{
+	struct preload_path found;
+	struct obmm_sys *sys = preload_node();
+
+	preload_find(dirfd, path, &found);
+	if (sys && found.place == PLACE_DEVICE)
+		return obmm_emulator_chmod(sys, found.out, mode);
+	return NEXT(fchmodat)(dirfd, found.file, mode, flags);
 }
 
 EXPORT int chown(const char *path, uid_t uid, gid_t gid)
 {
 	struct preload_path found;
+	struct obmm_sys *sys = preload_node();
 
-	return NEXT(chown)(FOUND(AT_FDCWD, path), uid, gid);
+	preload_find(AT_FDCWD, path, &found);
+	if (sys && found.place == PLACE_DEVICE)
+		return obmm_emulator_chown(sys, found.out, uid, gid);
+	return NEXT(chown)(found.file, uid, gid);
+}
+
+EXPORT int fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags)
+{
+	struct preload_path found;
+	struct obmm_sys *sys = preload_node();
+
+	preload_find(dirfd, path, &found);
+	if (sys && found.place == PLACE_DEVICE)
+		return obmm_emulator_chown(sys, found.out, uid, gid);
+	return NEXT(fchownat)(dirfd, found.file, uid, gid, flags);
 }
 
 EXPORT ssize_t readlink(const char *path, char *out, size_t size)

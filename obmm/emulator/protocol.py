@@ -53,6 +53,8 @@ class Call(IntEnum):
     MEMORY = 12
     UNDO = 13
     LEAVE = 14
+    CHMOD = 15
+    CHOWN = 16
 
 
 class FileOperation(IntEnum):

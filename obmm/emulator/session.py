@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import protocol
-from .model.calls import Answer, KernelError
+from .model.calls import Answer, KernelError, Unmap
 from .model.host import REGION_NODE
 from .protocol import Call, FileOperation, ProtocolError
 from .user_memory import CallMemory, NeedMemory
@@ -76,6 +76,8 @@ class Session:
             Call.UNPROGRAM: self._unprogram,
             Call.UNDO: self._take_back,
             Call.LEAVE: self._leave,
+            Call.CHMOD: self._chmod,
+            Call.CHOWN: self._chown,
         }
 
     @property
@@ -198,11 +200,9 @@ class Session:
         return self.server.files.get(self.host, file)
 
     def _open(self, _file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:
-        if payload is None:
-            raise KernelError(errno.EFAULT, "VFS", "the path cannot be read")
         flags, uid = arguments[:2]
         self.process.uid = self.server.kernel_uid(uid)
-        opened = self.process.open(payload.decode("utf-8", "surrogateescape"), flags)
+        opened = self.process.open(_path(payload), flags)
         self.server.files.serve(self.host, opened, self._deliver)
         return []
 
@@ -255,11 +255,13 @@ class Session:
             process.munmap(address, length)
         answer = process.mmap(served, address, length, prot, flags, offset)
         self._undo = lambda: process.munmap(address, length)
-        return protocol.with_actions(answer.value, answer.actions)
+        # MAP_FIXED replaces what it covers in one step: unmapping first would offer the addresses to other threads
+        return protocol.with_actions(answer.value, [one for one in answer.actions if not isinstance(one, Unmap)])
 
     def _munmap(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         address, length = arguments[:2]
-        return self._frames(self.process.munmap(address, length))
+        # the client unmaps the whole range once: twice would hit what another thread mapped there in between
+        return [(protocol.done(self.process.munmap(address, length).value), [])]
 
     def _mprotect(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         address, length, prot = arguments[:3]
@@ -308,6 +310,22 @@ class Session:
         self.host.unprogram(arguments[0])
         return [(protocol.done(0), [])]
 
+    def _chmod(self, _file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:
+        mode, uid = arguments[:2]
+        self._must_be_root(uid)
+        self.host.chmod(_path(payload), mode & 0o7777)
+        return [(protocol.done(0), [])]
+
+    def _chown(self, _file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:
+        owner, group, uid = arguments[:3]
+        self._must_be_root(uid)
+        self.host.chown(_path(payload), owner, group)
+        return [(protocol.done(0), [])]
+
+    def _must_be_root(self, uid: int) -> None:
+        if self.server.kernel_uid(uid):
+            raise KernelError(errno.EPERM, "VFS", f"uid {uid} may not change a device of root")
+
     def _take_back(self, _file: int, _arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         undo, self._undo = self._undo, None
         if undo is not None:
@@ -318,3 +336,9 @@ class Session:
         if self._process is not None and len(self._process.vmas):
             raise KernelError(errno.EBUSY, "9.5", "the process still has mappings")
         return [(protocol.done(0), [])]
+
+
+def _path(payload: bytes | None) -> str:
+    if payload is None:
+        raise KernelError(errno.EFAULT, "VFS", "the path cannot be read")
+    return payload.decode("utf-8", "surrogateescape")

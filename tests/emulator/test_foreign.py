@@ -48,7 +48,7 @@ def finish(program: subprocess.Popen[str]) -> str:
     return out
 
 
-@pytest.mark.parametrize("name", ["loopback", "descriptors"])
+@pytest.mark.parametrize("name", ["loopback", "descriptors", "signals"])
 def test_program(fabric: Fabric, folder: Path, name: str) -> None:
     program = compile_program(name, folder)
     assert finish(start(fabric, "a", program)) == f"{name} ok\n"

@@ -18,6 +18,8 @@ void *obmm_emulator_mremap(struct obmm_sys *sys, void *addr, size_t old_length, 
 int obmm_emulator_madvise(struct obmm_sys *sys, void *addr, size_t length, int advice);
 int obmm_emulator_msync(struct obmm_sys *sys, void *addr, size_t length, int flags);
 int64_t obmm_emulator_file(struct obmm_sys *sys, int fd, int operation, uint64_t a, uint64_t b, uint64_t c);
+int obmm_emulator_chmod(struct obmm_sys *sys, const char *path, unsigned int mode);
+int obmm_emulator_chown(struct obmm_sys *sys, const char *path, unsigned int uid, unsigned int gid);
 int obmm_emulator_is_open(struct obmm_sys *sys, int fd);
 int obmm_emulator_descriptor(struct obmm_sys *sys);
 void obmm_emulator_vacate(struct obmm_sys *sys, int fd);
