@@ -66,12 +66,12 @@ static unsigned int test_failures;
 	} while (0)
 
 /* For what a test cannot go on without. */
-#define REQUIRE(condition)                                                                     \
-	do {                                                                                   \
-		if (!(condition)) {                                                            \
-			printf("%s:%d: cannot go on: %s\n", __FILE__, __LINE__, #condition);   \
-			exit(2);                                                               \
-		}                                                                              \
+#define REQUIRE(condition)                                                                              \
+	do {                                                                                            \
+		if (!(condition)) {                                                                     \
+			fprintf(stderr, "%s:%d: cannot go on: %s\n", __FILE__, __LINE__, #condition);   \
+			exit(2);                                                                        \
+		}                                                                                       \
 	} while (0)
 
 static int test_wanted(const char *name, int argc, char **argv)
