@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses."""
+"""Where to talk, and how protected: what server and client ask of their callers alike."""
 
 from __future__ import annotations
 
@@ -35,6 +35,19 @@ def split_address(text: str) -> tuple[str, int]:
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_one_mode(operation: str, key: object, tls: object, plain: bool) -> None:
+    """Exactly one way to protect the exchange, spelled out: nothing is ever chosen for the caller."""
+    given = [name for name, value in (("key", key), ("tls", tls), ("plain", plain or None)) if value is not None]
+    if len(given) != 1:
+        raise ObmmArgumentError.because(
+            operation,
+            errno.EINVAL,
+            f"{' and '.join(given) or 'none'} of key, tls and plain given; exactly one is needed",
+            "pass key=PATH (`openssl rand -hex 32`, mode 0600), tls=TlsFiles(...), or plain=True on loopback",
+            "design 7",
+        )
 
 
 def _bad(text: str) -> ObmmArgumentError:

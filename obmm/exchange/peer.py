@@ -26,8 +26,7 @@ from obmm.exchange.events import EventQueue
 from obmm.exchange.keys import KeySource, load_keys
 from obmm.exchange.lease import Lease, LeaseEvent
 from obmm.exchange.messages import ANY_EID, REGION_NAME, List, Listed, Mode, RegionEntry, Status, StatusPage
-from obmm.exchange.net import split_address
-from obmm.exchange.server import check_one_mode
+from obmm.exchange.net import check_one_mode, split_address
 from obmm.exchange.tls import TlsFiles
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from obmm.exchange.keys import KeySource, load_keys
 from obmm.exchange.leases import LeaseRecord
 from obmm.exchange.limits import Limits
 from obmm.exchange.messages import Mode, RevokeReason
-from obmm.exchange.net import DEFAULT_PORT, is_loopback, join_address
+from obmm.exchange.net import DEFAULT_PORT, check_one_mode, is_loopback, join_address
 from obmm.exchange.publication import Manifest, Publication, Publishable, PublishedRegion
 from obmm.exchange.service import Credentials, Service
 from obmm.exchange.tls import TlsFiles
@@ -289,19 +289,6 @@ def _credentials(key: KeySource | Iterable[KeySource] | None, tls: TlsFiles | No
     if key is not None:
         return Credentials(Mode.KEY, keys=load_keys(key, KEYS_AT_ONCE))
     return Credentials(Mode.PLAIN)
-
-
-def check_one_mode(operation: str, key: object, tls: object, plain: bool) -> None:
-    """Exactly one way to protect the exchange, spelled out: nothing is ever chosen for the caller."""
-    given = [name for name, value in (("key", key), ("tls", tls), ("plain", plain or None)) if value is not None]
-    if len(given) != 1:
-        raise ObmmArgumentError.because(
-            operation,
-            errno.EINVAL,
-            f"{' and '.join(given) or 'none'} of key, tls and plain given; exactly one is needed",
-            "pass key=PATH (`openssl rand -hex 32`, mode 0600), tls=TlsFiles(...), or plain=True on loopback",
-            "design 7",
-        )
 
 
 def _publication(name: str, each: Publishable) -> Publication:
