@@ -94,6 +94,15 @@ lint: setup ## ruff, mypy, and all C without a warning on x86-64 and aarch64
 	@$(NATIVE) FLAVOUR=plain objects
 	@$(NATIVE) FLAVOUR=aarch64 objects
 
+FUZZ_RUNS ?= 1000000
+
+.PHONY: fuzz
+fuzz: setup ## the parsers of the exchange, FUZZ_RUNS (1,000,000) executions; coverage-guided where atheris installs
+	@echo "== fuzz, $(FUZZ_RUNS) executions"
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check 'atheris>=2.3' \
+		|| echo "atheris does not install here: the coverage-blind fuzzer runs"
+	@$(BIN)/python -m tests.fuzz.run --runs $(FUZZ_RUNS)
+
 SOAK_SECONDS ?= 3600
 
 .PHONY: soak
