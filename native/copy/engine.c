@@ -26,6 +26,7 @@ struct job {
 	_Atomic uint64_t cursor;
 	_Atomic uint64_t rows_read;
 	_Atomic uint64_t rows_zero;
+	_Atomic uint64_t version; /* of the first chunk, plus 1; 0: none yet */
 	uint64_t chunk;
 	uint64_t started_ns;
 	struct obmm_fault fault; /* by whoever set error */
@@ -112,6 +113,7 @@ static void run_chunks(struct job *job, struct obmm_scratch *scratch)
 		struct obmm_outcome part = { .rows_read = 0 };
 		uint64_t from, to;
 		int result, none = 0;
+		uint64_t unknown = 0;
 
 		if (atomic_load_explicit(&job->abandoned, memory_order_relaxed) ||
 		    atomic_load_explicit(&job->error, memory_order_relaxed))
@@ -123,6 +125,9 @@ static void run_chunks(struct job *job, struct obmm_scratch *scratch)
 		result = obmm_gather_range(request, from, to, scratch, &part);
 		atomic_fetch_add_explicit(&job->rows_read, part.rows_read, memory_order_relaxed);
 		atomic_fetch_add_explicit(&job->rows_zero, part.rows_zero, memory_order_relaxed);
+		if (!atomic_compare_exchange_strong(&job->version, &unknown, part.version + 1) &&
+		    unknown != part.version + 1 && !result)
+			result = -ESTALE;
 		if (result && atomic_compare_exchange_strong(&job->error, &none, result))
 			job->fault = part.fault;
 	}
@@ -171,6 +176,7 @@ static void write_outcome(struct job *job, bool complete)
 	outcome->rows_zero = atomic_load(&job->rows_zero);
 	outcome->nanoseconds = now_ns() - job->started_ns;
 	outcome->threads = (int32_t)job->joined;
+	outcome->version = atomic_load(&job->version) ? atomic_load(&job->version) - 1 : 0;
 	if (error)
 		outcome->fault = job->fault;
 	outcome->status = error ? error : complete ? 0 : -ECANCELED;
@@ -468,6 +474,7 @@ static struct job *take_job(struct obmm_engine *engine, const struct obmm_reques
 	atomic_store(&job->cursor, 0);
 	atomic_store(&job->rows_read, 0);
 	atomic_store(&job->rows_zero, 0);
+	atomic_store(&job->version, 0);
 	atomic_store(&job->state, JOB_QUEUED);
 	outcome->status = -EINPROGRESS;
 	return job;

@@ -170,6 +170,7 @@ struct job {
 	uint64_t from, to;
 	struct obmm_scratch *scratch;
 	uint64_t rows_read, rows_zero;
+	uint64_t version;
 	size_t ahead;
 	void (*kernel)(const struct obmm_batch *batch);
 };
@@ -372,9 +373,8 @@ static bool is_ordered(const struct obmm_request *request)
 	       table->rows <= UINT32_MAX;
 }
 
-static int run(void *arg)
+static int copy_rows(struct job *job)
 {
-	struct job *job = arg;
 	const struct obmm_request *request = job->request;
 	const struct obmm_table *table = request->table;
 	const struct obmm_kernels *set = kernels();
@@ -398,14 +398,51 @@ static int run(void *arg)
 	return in_order(job);
 }
 
+static uint64_t read_version(const struct obmm_table *table)
+{
+	return table->version ? __atomic_load_n(table->version, __ATOMIC_ACQUIRE) : 0;
+}
+
+/* A row is of one generation when the sequence lock was even and the same around the copy. */
+static int run(void *arg)
+{
+	struct job *job = arg;
+	const struct obmm_table *table = job->request->table;
+	int result;
+
+	job->version = read_version(table);
+	if (job->version & 1)
+		return -ESTALE;
+	if (table->version)
+		obmm_order_load();
+	result = copy_rows(job);
+	if (table->version)
+		obmm_order_load();
+	return read_version(table) == job->version ? result : -ESTALE;
+}
+
+static uint32_t enter_gates(const struct obmm_table *table)
+{
+	uint32_t entered = 0;
+
+	while (entered < table->n_gates && !obmm_gate_enter(table->gates[entered]))
+		entered++;
+	return entered;
+}
+
 int obmm_gather_range(const struct obmm_request *request, uint64_t from, uint64_t to, struct obmm_scratch *scratch,
 		      struct obmm_outcome *outcome)
 {
-	struct job job = { .request = request, .from = from, .to = to, .scratch = scratch };
-	int result;
+	const struct obmm_table *table = request->table;
+	struct job job = { .request = request, .from = from, .to = to, .scratch = scratch, .rows_read = to - from };
+	uint32_t entered = enter_gates(table);
+	int result = -EBADF;
 
-	job.rows_read = to - from;
-	result = obmm_guard_run(run, &job, &outcome->fault);
+	if (entered == table->n_gates)
+		result = obmm_guard_run(run, &job, &outcome->fault);
+	while (entered)
+		obmm_gate_leave(table->gates[--entered]);
+	outcome->version = job.version;
 	if (!result) {
 		outcome->rows_read += job.rows_read - job.rows_zero;
 		outcome->rows_zero += job.rows_zero;

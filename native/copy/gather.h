@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gate.h"
 #include "guard.h"
 
 enum obmm_table_flags {
@@ -40,6 +41,14 @@ struct obmm_table {
 	uint32_t row_bytes;
 	uint32_t flags;
 	struct obmm_tuning tuning;
+	/* The gates of the mappings that the table lies in, entered while rows are read; n_gates may be 0. */
+	struct obmm_gate *const *gates;
+	uint32_t n_gates;
+	/*
+	 * The content version in the region's header, or NULL: read before and
+	 * after the rows; odd or changed gives -ESTALE.
+	 */
+	const uint64_t *version;
 };
 
 enum obmm_invalid {
@@ -75,8 +84,13 @@ struct obmm_outcome {
 	uint64_t rows_read; /* from the table; repeats that were copied from the output do not count */
 	uint64_t rows_zero;
 	uint64_t nanoseconds;
+	uint64_t version; /* of the content that the rows are from */
 	struct obmm_fault fault;
-	int32_t status; /* 0, -ERANGE, -EFAULT, -ECANCELED, -EINPROGRESS */
+	/*
+	 * 0, -ERANGE (an id), -EFAULT, -ESTALE (published meanwhile), -EBADF (a
+	 * mapping was closed), -ECANCELED, -EINPROGRESS
+	 */
+	int32_t status;
 	int32_t threads;
 };
 

@@ -25,3 +25,86 @@ int obmm_store(void *dst, unsigned int width, uint64_t value, struct obmm_fault 
 void obmm_fence_load(void);
 void obmm_fence_store(void);
 void obmm_fence_full(void);
+
+/* copy/gather.h */
+#define OBMM_TABLE_NC ...
+#define OBMM_TABLE_HUGE ...
+#define OBMM_INVALID_ERROR ...
+#define OBMM_INVALID_ZERO ...
+struct obmm_tuning {
+	uint32_t prefetch_bytes;
+	uint32_t stream_bytes;
+	uint32_t stream_row;
+	uint32_t order_rows;
+	uint32_t order_row;
+	uint32_t thread_rows;
+};
+struct obmm_table {
+	const uint8_t *base;
+	uint64_t rows;
+	uint64_t row_stride;
+	uint64_t rows_per_segment;
+	uint64_t segment_bytes;
+	uint32_t row_bytes;
+	uint32_t flags;
+	struct obmm_tuning tuning;
+	struct obmm_gate *const *gates;
+	uint32_t n_gates;
+	const uint64_t *version;
+};
+struct obmm_request {
+	const struct obmm_table *table;
+	const void *ids;
+	uint64_t count;
+	uint8_t *out;
+	uint64_t out_stride;
+	uint32_t id_bytes;
+	uint32_t invalid;
+	const int64_t *head_offsets;
+	const uint8_t *column_mask;
+	uint64_t columns;
+	uint64_t low;
+	uint64_t high;
+};
+struct obmm_outcome {
+	int64_t bad_index;
+	int64_t bad_id;
+	uint64_t rows_read;
+	uint64_t rows_zero;
+	uint64_t nanoseconds;
+	uint64_t version;
+	struct obmm_fault fault;
+	int32_t status;
+	int32_t threads;
+};
+void obmm_tuning_default(struct obmm_tuning *tuning, uint32_t row_bytes, uint32_t flags);
+const char *obmm_gather_isa(void);
+int obmm_gather_use(const char *isa);
+
+/* copy/engine.h */
+#define OBMM_MAX_THREADS ...
+#define OBMM_TICKETS ...
+struct obmm_engine;
+int obmm_engine_create(unsigned int threads, uint64_t spin_ns, const int *cpus, unsigned int n_cpus,
+		       struct obmm_engine **engine);
+int obmm_engine_destroy(struct obmm_engine *engine, int64_t timeout_ns);
+unsigned int obmm_engine_threads(const struct obmm_engine *engine);
+unsigned int obmm_engine_pinned(const struct obmm_engine *engine);
+unsigned int obmm_engine_in_use(struct obmm_engine *engine);
+int obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
+		       struct obmm_outcome *outcome);
+int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *requests, unsigned int n,
+		       unsigned int threads, struct obmm_outcome *outcomes, uint64_t *tickets, unsigned int *bad);
+int obmm_ticket_wait(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns);
+int obmm_ticket_abandon(struct obmm_engine *engine, uint64_t ticket);
+int obmm_ticket_release(struct obmm_engine *engine, uint64_t ticket);
+
+/* copy/probe.h */
+int obmm_probe_latency(const struct obmm_table *table, uint64_t length, uint64_t loads, uint64_t seed,
+		       double *nanoseconds, struct obmm_fault *fault);
+int obmm_probe_gather(struct obmm_engine *engine, const struct obmm_table *table, int64_t *ids, uint8_t *out,
+		      uint64_t count, unsigned int rounds, unsigned int threads, uint64_t seed, double *nanoseconds,
+		      struct obmm_outcome *outcome);
+
+/* copy/crc32c.h */
+uint32_t obmm_crc32c(uint32_t crc, const void *data, size_t length);

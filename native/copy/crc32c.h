@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef OBMM_CRC32C_H
+#define OBMM_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * CRC-32C (Castagnoli) of local memory, as the canary rows of a manifest use it
+ * (prefetch specification 5.4).  crc: 0, or the result for what came before.
+ */
+uint32_t obmm_crc32c(uint32_t crc, const void *data, size_t length);
+
+#endif
