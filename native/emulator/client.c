@@ -135,6 +135,16 @@ static void *reserve(void *hint, size_t length, int flags, uint64_t offset)
 	return (void *)aligned;
 }
 
+/* A call about [addr, addr + length): 0 when the server has done it, 1 when the kernel has to, -1 refused. */
+static int about_range(struct obmm_sys *sys, int number, void *addr, size_t length, uint64_t more)
+{
+	struct obmm_call call = {
+		.request = { .call = number, .arg = { (uintptr_t)addr, length, more } },
+	};
+
+	return forward(sys, &call);
+}
+
 static void *emulator_mmap(struct obmm_sys *sys, void *addr, size_t length, int prot, int flags, int fd,
 			   uint64_t offset)
 {
@@ -145,8 +155,12 @@ static void *emulator_mmap(struct obmm_sys *sys, void *addr, size_t length, int 
 	void *room = MAP_FAILED;
 	int no_room = 0, error;
 
-	if (!file)
+	if (!file) {
+		/* a foreign mapping over a region's: the region's goes as in munmap, its addresses in the same step */
+		if (fixed && about_range(sys, OBMM_CALL_MUNMAP, addr, rounded, 0) < 0)
+			return MAP_FAILED;
 		return mmap(addr, length, prot, flags, fd, (off_t)offset);
+	}
 	if (!fixed) {
 		errno = length ? ENOMEM : EINVAL; /* length + page wraps to 0 */
 		if (rounded)
@@ -180,16 +194,6 @@ static void *emulator_mmap(struct obmm_sys *sys, void *addr, size_t length, int 
 		errno = error;
 		return MAP_FAILED;
 	}
-}
-
-/* A call about [addr, addr + length): 0 when the server has done it, 1 when the kernel has to, -1 refused. */
-static int about_range(struct obmm_sys *sys, int number, void *addr, size_t length, uint64_t more)
-{
-	struct obmm_call call = {
-		.request = { .call = number, .arg = { (uintptr_t)addr, length, more } },
-	};
-
-	return forward(sys, &call);
 }
 
 static int emulator_munmap(struct obmm_sys *sys, void *addr, size_t length)
