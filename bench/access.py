@@ -36,32 +36,39 @@ def in_turns(**calls: Callable[[], object]) -> dict[str, float]:
     return {name: median(values) for name, values in times.items()}
 
 
+def _times(mapping: obmm.Mapping) -> dict[str, float]:
+    local, row = bytearray(64 * 1024), bytearray(ROW)
+    here, out = ffi.from_buffer(local), ffi.from_buffer(row)
+    address, gate = int(ffi.cast("uintptr_t", here)), ffi.new("struct obmm_gate *")
+    view, array = mapping.as_numpy("<u8"), np.zeros(1000, "<u8")
+    null, bare_load, bare_copy = ffi.NULL, lib.obmm_gated_load, lib.obmm_gated_copy_from
+    return in_turns(
+        load=lambda: mapping.load("<u8", 64),
+        bare_load=lambda: bare_load(gate, address, 8, null),
+        read_into=lambda: mapping.read_into(row, 4096),
+        bare_copy=lambda: bare_copy(gate, out, address, ROW, 0, null),
+        view_item=lambda: view[7],
+        array_item=lambda: array[7],
+    )
+
+
 def measure(device: obmm.Device) -> list[dict[str, Any]]:
     """The rows of the report: what, ns, baseline, baseline ns, ratio."""
     with device.export_region("8MiB", label="bench") as region, region.map("rw") as mapping:
-        local = bytearray(64 * 1024)
-        here = ffi.from_buffer(local)
-        address, gate = int(ffi.cast("uintptr_t", here)), ffi.new("struct obmm_gate *")
-        row = bytearray(ROW)
-        out = ffi.from_buffer(row)
-        view, array = mapping.as_numpy("<u8"), np.zeros(1000, "<u8")
-        null, bare_load, bare_copy = ffi.NULL, lib.obmm_gated_load, lib.obmm_gated_copy_from
-        times = in_turns(
-            load=lambda: mapping.load("<u8", 64),
-            bare_load=lambda: bare_load(gate, address, 8, null),
-            read_into=lambda: mapping.read_into(row, 4096),
-            bare_copy=lambda: bare_copy(gate, out, address, ROW, 0, null),
-            view_item=lambda: view[7],
-            array_item=lambda: array[7],
-        )
-        del view
+        times = _times(mapping)
     pairs = [
         ("load('<u8', offset)", "load", "the same cffi call, bare", "bare_load"),
         (f"read_into({ROW} bytes)", "read_into", "the same cffi call, bare", "bare_copy"),
         ("NumPy view item", "view_item", "NumPy array item", "array_item"),
     ]
     return [
-        {"what": what, "ns": times[one], "baseline": baseline, "baseline_ns": times[two], "ratio": times[one] / times[two]}
+        {
+            "what": what,
+            "ns": times[one],
+            "baseline": baseline,
+            "baseline_ns": times[two],
+            "ratio": times[one] / times[two],
+        }
         for what, one, baseline, two in pairs
     ]
 
@@ -86,7 +93,9 @@ def main() -> None:
         return
     print("guarded access on memory of the emulator: the ratios are what counts")
     for row in rows:
-        print(f"  {row['what']:<24}{row['ns']:9.0f} ns   {row['baseline']:<26}{row['baseline_ns']:9.0f} ns   x{row['ratio']:.2f}")
+        print(
+            f"  {row['what']:<24}{row['ns']:9.0f} ns   {row['baseline']:<26}{row['baseline_ns']:9.0f} ns   x{row['ratio']:.2f}"
+        )
     print(f"  export..map..unmap..unexport: {rate:.0f} per second (emulator; says nothing about hardware)")
 
 

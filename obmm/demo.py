@@ -14,8 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 import obmm
 from obmm.exchange import connect, serve
@@ -41,7 +43,7 @@ class Timing:
     p99_us: float
 
 
-def expected(first: int, count: int) -> np.ndarray:
+def expected(first: int, count: int) -> npt.NDArray[np.float32]:
     """Elements [first, first + count) of the table as float32."""
     return (np.arange(first, first + count, dtype=np.float64) * 0.001).astype("<f4")
 
@@ -89,7 +91,7 @@ def measure(mapping: Mapping) -> Iterator[Timing]:
     """p50 and p99 of single loads and of row gathers, random rows, ids made before the clock starts."""
     random = np.random.default_rng(7)
     offsets = (random.integers(0, mapping.nbytes // 64, 2000) * 64).tolist()
-    yield _timed("one 8-byte load", 0, [lambda o=offset: mapping.load("<u8", o) for offset in offsets])
+    yield _timed("one 8-byte load", 0, [partial(mapping.load, "<u8", offset) for offset in offsets])
     rows = mapping.rows(ROW_BYTES)
     for what, count, top in (
         *((f"{n} rows" if n > 1 else "one row", n, TABLES * ROWS) for n in BATCHES),
@@ -100,7 +102,7 @@ def measure(mapping: Mapping) -> Iterator[Timing]:
         if count > max(BATCHES):  # tokens: each table is asked for its own rows
             starts = np.repeat(np.arange(TABLES) * ROWS, count // TABLES)
             batches = [random.integers(0, ROWS, count) + starts for _ in range(ROUNDS)]
-        yield _timed(what, count, [lambda ids=ids: rows.gather(ids, out) for ids in batches])
+        yield _timed(what, count, [partial(rows.gather, ids, out) for ids in batches])
 
 
 def _timed(what: str, rows: int, calls: list[Callable[[], object]]) -> Timing:

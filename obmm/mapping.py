@@ -29,6 +29,7 @@ from obmm.header import RegionHeader
 from obmm.ownership import Right, RightsMap
 from obmm.publishing import ContentVersion
 from obmm.region import Access, Region, close_on_exit
+from obmm.rowview import RowView, refuse_bad_rows
 from obmm.scalars import SCALARS
 from obmm.span import Span, SpanFault, SpanShut
 from obmm.views import ViewLedger
@@ -210,6 +211,33 @@ class Mapping:
         except (SpanFault, SpanShut) as failure:
             raise self._failed("write", failure) from None
         return size
+
+    def rows(
+        self, row_bytes: int, row_stride: int | None = None, n_rows: int | None = None, offset: int | None = None
+    ) -> RowView:
+        """Rows of `row_bytes`, `row_stride` bytes apart (default: packed), from `offset` on: ``m.rows(dim * 4).gather(ids)``."""
+        offset = self.start if offset is None else offset
+        stride = row_bytes if row_stride is None else row_stride
+        if n_rows is None:
+            n_rows = (self.stop - offset - row_bytes) // stride + 1 if stride > 0 else 0
+        refuse_bad_rows(self, row_bytes, stride, n_rows, offset)
+        return RowView(self, row_bytes, stride, n_rows, offset)
+
+    def gather(self, table: Any, offset: int, extent: int, ids: npt.NDArray[Any], target: Any) -> None:
+        """For `RowView`: rows `ids` of the native `table` at payload bytes [offset, offset + extent) into `target`."""
+        low = self._checked(offset, extent, _READ)
+        try:
+            bad = self._span.gather(table, low, ids, target)
+        except (SpanFault, SpanShut) as failure:
+            raise self._failed("gather", failure) from None
+        if bad:
+            raise ObmmArgumentError.because(
+                "GATHER",
+                errno.ERANGE,
+                f"id {bad[1]} at index {bad[0]}",
+                f"row numbers of 0..{table.rows - 1}",
+                "design 9",
+            )
 
     # --- ownership ---------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ import signal
 import weakref
 from typing import Any
 
+import numpy.typing as npt
+
 from obmm import guard
 from obmm._native import ffi, lib
 from obmm.abi import CacheOp, MemAccess
@@ -103,6 +105,29 @@ class Span:
         out = bytearray(size)
         self.copy_from(offset, ffi.from_buffer(out), size)
         return bytes(out)
+
+    def gather(self, table: Any, offset: int, ids: npt.NDArray[Any], target: Any) -> tuple[int, int] | None:
+        """Rows of the native `table` at `offset` into `target` -> None, or (index, id) of the first that is no row."""
+        table.base = ffi.cast("uint8_t *", self.base + offset - self.low)
+        request = ffi.new("struct obmm_request *")
+        request.table = table
+        request.ids = ffi.from_buffer(ids)
+        request.count = ids.size
+        request.id_bytes = ids.itemsize
+        request.out = ffi.cast("uint8_t *", target)
+        request.out_stride = table.row_bytes
+        request.high = 2**64 - 1
+        outcome = ffi.new("struct obmm_outcome *")
+        if lib.obmm_gather_check(request, outcome):
+            return int(outcome.bad_index), int(outcome.bad_id)
+        if lib.obmm_gate_enter(self.gate):
+            raise SpanShut
+        try:
+            result = lib.obmm_gather_range(request, 0, ids.size, ffi.NULL, outcome)
+        finally:
+            lib.obmm_gate_leave(self.gate)
+        self._check(result, outcome.fault)
+        return None
 
     # --- rights ------------------------------------------------------------------------------------------------------
 
