@@ -13,6 +13,11 @@ $(VENV)/.tools: pyproject.toml
 	@echo "== local virtual environment in $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade pip 'setuptools>=77' wheel 'cffi>=1.17'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[cli]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.built
+	@echo "== what tests, lint and plots need (once)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@
 
@@ -28,10 +33,25 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE_SOURCES)
 .PHONY: setup
 setup: $(VENV)/.built ## the virtual environment and the native module
 
+.PHONY: dev
+dev: $(VENV)/.dev ## setup, and what tests, lint and plots need
+
+.PHONY: demo
+demo: setup ## the main job on two emulated nodes, every byte verified
+	@$(BIN)/obmm demo
+
+.PHONY: smoke
+smoke: setup ## the loopback smoke test (OBMM_DEVICE chooses the device; default: an emulated fabric of its own)
+	@$(BIN)/python native/tools/with_fabric.py $(BIN)/obmm smoke $(SMOKE_ARGS)
+
 .PHONY: test
-test: setup ## every test against the emulator
+test: dev ## every test against the emulator
 	@echo "== tests"
 	@$(BIN)/python -m pytest
+
+.PHONY: bench
+bench: dev ## what the Python surface and the emulator's control path cost, as ratios
+	@$(BIN)/python -m obmm.bench.access
 
 # the C side: see native/Makefile
 NATIVE := $(MAKE) --no-print-directory -s -C native
@@ -85,7 +105,7 @@ kernel-ci: setup ## what CI runs: both single guests at once, then one aarch64 p
 	@$(BIN)/python -m tests.kernel x86 arm64 pair-arm64
 
 .PHONY: lint
-lint: setup ## ruff, mypy, and all C without a warning on x86-64 and aarch64
+lint: dev ## ruff, mypy, and all C without a warning on x86-64 and aarch64
 	@$(needs-aarch64)
 	@echo "== lint"
 	@$(BIN)/ruff check .
