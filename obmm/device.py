@@ -25,6 +25,8 @@ from obmm.imported import ImportedRegion
 from obmm.leased import Leased
 from obmm.region import PMD, Region
 from obmm.sizes import parse_size
+from obmm.stamp import OwnerStamp
+from obmm.stamp import hardware_word as hardware_word_for
 from obmm.topology import Controller
 from obmm.window import Cache, ExplicitWindow, Window, WindowProvider
 from obmm.window_emulator import EmulatorWindows
@@ -101,7 +103,8 @@ class Device:
         label: str = "",
         controller: Controller | int | None = None,
         vendor_info: bytes | None = None,
-        priv: bytes = b"",
+        hardware_word: int | None = None,
+        priv: bytes | None = None,
     ) -> ExportedRegion:
         """Take memory of this host's pool, zero-filled, that other hosts can import (EXPORT, driver specification 6.1).
 
@@ -109,11 +112,17 @@ class Device:
         added and the sum rounded up to the granule.  A raw region (``header=False``) must be whole granules already.
         `pmd` maps it in 2 MiB blocks for its whole life.  `fast` takes cleared memory only.  `controller` is a local
         one, by object or CNA (default: the one on the memory's node).
+
+        The region's private data carries an owner stamp (`obmm.stamp`) behind `hardware_word`, which the management
+        plane reads (driver specification 18; default: cacheable, translation on chip); `priv` replaces both.
         """
         self._check_open()
         sizes = self._sizes(size, numa, header)
         local = self._controller(controller, min(sizes))
         vendor = local.vendor_info() if vendor_info is None else vendor_info
+        generation = secrets.randbits(63) | 1
+        if priv is None:
+            priv = _stamp(label, generation, "cc", hardware_word)
         if len(vendor) > MAX_VENDOR_LEN or len(priv) > MAX_PRIV_LEN:
             raise _bad(
                 "EXPORT", f"vendor_info of {len(vendor)} or priv of {len(priv)} bytes", "at most 128 and 512", "X8/X9"
@@ -134,7 +143,7 @@ class Device:
                 length,
                 data_offset=RegionHeader.SIZE if header else 0,
                 nbytes=length - RegionHeader.SIZE if header else length,
-                generation=secrets.randbits(63) | 1,
+                generation=generation,
                 pmd=pmd,
                 label=label,
             )
@@ -158,13 +167,15 @@ class Device:
         controller: Controller | int | None = None,
         pmd: bool = False,
         label: str = "",
-        priv: bytes = b"",
+        hardware_word: int | None = None,
+        priv: bytes | None = None,
     ) -> ImportedRegion:
         """Make another host's memory reachable here (IMPORT, driver specification 6.4).
 
         `source` is its handle, or a lease whose release follows UNIMPORT.  `window` is a provider, or the local
         physical address of a programmed window (then `cache` says its kind, default "cc"); default: the device's
-        provider.  `cache` "cc" or "nc" overrides what the handle wants.  `pmd` maps it in 2 MiB blocks.
+        provider.  `cache` "cc" or "nc" overrides what the handle wants.  `pmd` maps it in 2 MiB blocks.  `hardware_word` and
+        `priv` as in `export_region`.
         """
         self._check_open()
         lease = None if isinstance(source, Handle) else source
@@ -174,6 +185,8 @@ class Device:
         wanted = _wanted_cache(handle, cache)
         provider = self._provider(window, wanted, handle)
         local = self._controller(controller, None)
+        if priv is None:
+            priv = _stamp(label, handle.generation, wanted or "cc", hardware_word)
         self._refuse_impossible(handle, priv)
         with self._lock:
             self._check_open()
@@ -429,6 +442,16 @@ def _wanted_cache(handle: Handle, cache: Cache | None) -> Cache | None:
     if handle.flags & HandleFlag.CC:
         return "cc"
     return "nc" if handle.flags & HandleFlag.NC else None
+
+
+def _stamp(label: str, generation: int, cache: Cache, word: int | None) -> bytes:
+    if word is None:
+        word = hardware_word_for(cache)
+    if not 0 <= word < 1 << 16:
+        raise _bad(
+            "EXPORT", f"hardware_word={word:#x} does not fit 16 bits", "the bits of driver specification 18", "18"
+        )
+    return OwnerStamp.of_this_process(label, generation).pack(word)
 
 
 def _bad(operation: str, problem: str, fix: str, rule: str, code: int = errno.EINVAL) -> ObmmArgumentError:

@@ -36,6 +36,7 @@ class Driver:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.sys: Any = backend.connect()
+        self.name: str = ffi.string(self.sys.name).decode()
         self.root: str = ffi.string(self.sys.root).decode()
         self.fd: int = lib.obmm_rw_open(self.sys)
         if self.fd < 0:

@@ -91,6 +91,10 @@ class ControlSession:
 
     def _node(self, host: Host) -> dict[str, Any]:
         with host.fabric.lock:
+            users: dict[int, set[int]] = {}
+            for pid, process in host.processes.items():
+                for vma in process.vmas:
+                    users.setdefault(vma.region.mem_id, set()).add(pid)
             return {
                 "root": str(self._server.directory.node(host.name)),
                 "processes": sorted(host.processes),
@@ -105,6 +109,7 @@ class ControlSession:
                         "size": region.size,
                         "opens": region.opens,
                         "mappings": region.mapping_count,
+                        "users": sorted(users.get(region.mem_id, ())),
                     }
                     for region in host.regions.values()
                 ],

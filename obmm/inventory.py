@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The regions of a host, who made them, and what may be removed (``obmm ls``, ``obmm gc``).
+
+Read from sysfs (driver specification 11.1), which only root may: without it there is nothing to tell, and
+PermissionError says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from obmm.abi import SHMDEV_PREFIX
+from obmm.stamp import OwnerStamp
+
+Kind = Literal["export", "import"]
+Verdict = Literal["remove", "keep", "needs --exports --force"]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRecord:
+    """One region of this host.
+
+    `stamp` is None for a foreign region (another program made it), `pa` the window address of an import, `users` the
+    processes that have it open or mapped as far as this one can see (None: cannot see).
+    """
+
+    mem_id: int
+    kind: Kind
+    size: int
+    allow_mmap: bool
+    user_memory: bool
+    pa: int | None
+    stamp: OwnerStamp | None
+    owner: Literal["alive", "dead", "unknown", "foreign"]
+    users: tuple[int, ...] | None
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since it was made; None for a foreign region."""
+        return None if self.stamp is None else max(time.time() - self.stamp.created, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What `plan_removal` decided about one region, and why."""
+
+    record: RegionRecord
+    verdict: Verdict
+    reason: str
+
+
+def regions(root: str = "", users: Callable[[], dict[int, tuple[int, ...]]] | None = None) -> tuple[RegionRecord, ...]:
+    """All regions below ``<root>/sys/devices/obmm``, by mem_id.
+
+    `users` tells the processes per mem_id; default: every process's descriptors and maps in /proc.
+    """
+    held = (users or processes_with_regions)()
+    found = []
+    for folder in Path(f"{root}/sys/devices/obmm").glob("obmm_shmdev*"):
+        mem_id = int(folder.name.removeprefix("obmm_shmdev"))
+        try:
+            found.append(_record(mem_id, folder, held.get(mem_id, ())))
+        except FileNotFoundError:
+            continue  # removed while we looked
+    return tuple(sorted(found, key=lambda record: record.mem_id))
+
+
+def processes_with_regions() -> dict[int, tuple[int, ...]]:
+    """mem_id -> pids that have the region's node open or mapped."""
+    found: dict[int, set[int]] = {}
+    pattern = re.compile(re.escape(SHMDEV_PREFIX) + r"(\d+)")
+    for process in Path("/proc").glob("[0-9]*"):
+        for text in _open_paths(process):
+            match = pattern.match(text)
+            if match:
+                found.setdefault(int(match[1]), set()).add(int(process.name))
+    return {mem_id: tuple(sorted(pids)) for mem_id, pids in found.items()}
+
+
+def plan_removal(
+    records: Iterable[RegionRecord], *, exports: bool = False, force: bool = False, all_released: Callable[[int], bool | None]
+) -> Iterator[Removal]:
+    """What `gc` does with each region: only what a proven-dead process of this package left is ever removed.
+
+    `all_released` tells for an export generation whether its lease journal shows every lease released (None: no
+    journal knows it).  Other exports of the dead need `exports` and `force`: a live importer on another host may get a
+    machine error.
+    """
+    for record in records:
+        if record.owner != "dead":
+            reasons = {"alive": "its owner lives", "unknown": "its owner cannot be seen from here", "foreign": "not made by obmm"}
+            yield Removal(record, "keep", reasons[record.owner])
+        elif record.users:
+            yield Removal(record, "keep", f"in use by pid {', '.join(map(str, record.users))}")
+        elif record.kind == "import":
+            yield Removal(record, "remove", "its owner is dead, and an import harms nobody else")
+        elif record.stamp is not None and all_released(record.stamp.generation):
+            yield Removal(record, "remove", "its owner is dead, and every lease on it was released")
+        elif exports and force:
+            yield Removal(record, "remove", "its owner is dead; forced: an importer that still lives may get a machine error")
+        else:
+            yield Removal(record, "needs --exports --force", "its owner is dead, but somebody may still import it")
+
+
+def _record(mem_id: int, folder: Path, users: tuple[int, ...] | None) -> RegionRecord:
+    def text(name: str) -> str:
+        return (folder / name).read_text().strip()
+
+    kind: Kind = "export" if text("type") == "export" else "import"
+    stamp = OwnerStamp.find((folder / "priv").read_bytes())
+    return RegionRecord(
+        mem_id=mem_id,
+        kind=kind,
+        size=int(text("size"), 16),
+        allow_mmap=text("allow_mmap") == "1",
+        user_memory=kind == "export" and text("export_info/memory_from_user") == "1",
+        pa=int(text("import_info/pa"), 16) if kind == "import" else None,
+        stamp=stamp,
+        owner="foreign" if stamp is None else stamp.liveness(),
+        users=users,
+    )
+
+
+def _open_paths(process: Path) -> Iterator[str]:
+    try:
+        for link in (process / "fd").iterdir():
+            yield os.readlink(link)
+    except OSError:
+        pass
+    try:
+        for line in (process / "maps").read_text().splitlines():
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6:
+                yield fields[5]
+    except OSError:
+        pass
