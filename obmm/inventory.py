@@ -84,7 +84,11 @@ def processes_with_regions() -> dict[int, tuple[int, ...]]:
 
 
 def plan_removal(
-    records: Iterable[RegionRecord], *, exports: bool = False, force: bool = False, all_released: Callable[[int], bool | None]
+    records: Iterable[RegionRecord],
+    *,
+    exports: bool = False,
+    force: bool = False,
+    all_released: Callable[[int], bool | None],
 ) -> Iterator[Removal]:
     """What `gc` does with each region: only what a proven-dead process of this package left is ever removed.
 
@@ -94,7 +98,11 @@ def plan_removal(
     """
     for record in records:
         if record.owner != "dead":
-            reasons = {"alive": "its owner lives", "unknown": "its owner cannot be seen from here", "foreign": "not made by obmm"}
+            reasons = {
+                "alive": "its owner lives",
+                "unknown": "its owner cannot be seen from here",
+                "foreign": "not made by obmm",
+            }
             yield Removal(record, "keep", reasons[record.owner])
         elif record.users:
             yield Removal(record, "keep", f"in use by pid {', '.join(map(str, record.users))}")
@@ -103,7 +111,9 @@ def plan_removal(
         elif record.stamp is not None and all_released(record.stamp.generation):
             yield Removal(record, "remove", "its owner is dead, and every lease on it was released")
         elif exports and force:
-            yield Removal(record, "remove", "its owner is dead; forced: an importer that still lives may get a machine error")
+            yield Removal(
+                record, "remove", "its owner is dead; forced: an importer that still lives may get a machine error"
+            )
         else:
             yield Removal(record, "needs --exports --force", "its owner is dead, but somebody may still import it")
 

@@ -48,7 +48,9 @@ def gc(device: str | None, yes: bool, exports: bool, force: bool, as_json: bool)
         for step in plan:
             _show(step, yes, failures.get(step.record.mem_id))
         left = sum(step.verdict == "remove" for step in plan)
-        click.echo(f"{left - len(failures) if yes else left} of {len(plan)} regions {'removed' if yes else 'would be removed'} on {backend}")
+        click.echo(
+            f"{left - len(failures) if yes else left} of {len(plan)} regions {'removed' if yes else 'would be removed'} on {backend}"
+        )
     raise SystemExit(1 if failures else 0)
 
 
@@ -56,7 +58,9 @@ def _carry_out(backend: Backend, plan: list[Removal]) -> dict[int, str]:
     """Remove imports first, then exports -> mem_id: why it stayed."""
     failures = {}
     with Device(backend) as device:
-        for step in sorted((step for step in plan if step.verdict == "remove"), key=lambda step: step.record.kind == "export"):
+        for step in sorted(
+            (step for step in plan if step.verdict == "remove"), key=lambda step: step.record.kind == "export"
+        ):
             record = step.record
             try:
                 if record.kind == "export":

@@ -125,6 +125,25 @@ class LeaseJournal:
         return fd
 
 
+def released_everywhere(generation: int) -> bool | None:
+    """Whether every lease on this export generation is released, by the journals in the default folder.
+
+    None when no journal knows the generation, or one that might is damaged: then nothing is proven.
+    """
+    known, out = False, set()
+    for path in default_journal(0).parent.glob("leases-*.journal"):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            event = _parse(line)
+            if event is None:
+                return None
+            if event["event"] == "grant" and int(event["generation"], 16) == generation:
+                known = True
+                out.add(event["lease"])
+            elif event["event"] != "grant":
+                out.discard(event["lease"])
+    return not out if known else None
+
+
 def _lock(path: Path) -> int:
     """The lock lives beside the journal, because the journal itself is replaced."""
     fd = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
