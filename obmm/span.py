@@ -109,6 +109,8 @@ class Span:
     def gather(self, table: Any, offset: int, ids: npt.NDArray[Any], target: Any) -> tuple[int, int] | None:
         """Rows of the native `table` at `offset` into `target` -> None, or (index, id) of the first that is no row."""
         table.base = ffi.cast("uint8_t *", self.base + offset - self.low)
+        gates = ffi.new("struct obmm_gate *[1]", [self.gate])
+        table.gates, table.n_gates = gates, 1
         request = ffi.new("struct obmm_request *")
         request.table = table
         request.ids = ffi.from_buffer(ids)
@@ -120,13 +122,7 @@ class Span:
         outcome = ffi.new("struct obmm_outcome *")
         if lib.obmm_gather_check(request, outcome):
             return int(outcome.bad_index), int(outcome.bad_id)
-        if lib.obmm_gate_enter(self.gate):
-            raise SpanShut
-        try:
-            result = lib.obmm_gather_range(request, 0, ids.size, ffi.NULL, outcome)
-        finally:
-            lib.obmm_gate_leave(self.gate)
-        self._check(result, outcome.fault)
+        self._check(lib.obmm_gather_range(request, 0, ids.size, ffi.NULL, outcome), outcome.fault)
         return None
 
     # --- rights ------------------------------------------------------------------------------------------------------

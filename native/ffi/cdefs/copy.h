@@ -78,6 +78,10 @@ struct obmm_outcome {
 	int32_t threads;
 };
 void obmm_tuning_default(struct obmm_tuning *tuning, uint32_t row_bytes, uint32_t flags);
+struct obmm_scratch;
+int obmm_gather_check(const struct obmm_request *request, struct obmm_outcome *outcome);
+int obmm_gather_range(const struct obmm_request *request, uint64_t from, uint64_t to, struct obmm_scratch *scratch,
+		      struct obmm_outcome *outcome);
 const char *obmm_gather_isa(void);
 int obmm_gather_use(const char *isa);
 
