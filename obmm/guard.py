@@ -21,7 +21,7 @@ def fault_kind(signo: int) -> str:
 
 
 def register(address: int, length: int, identity: int) -> int:
-    """Guard ``[address, address + length)``; returns the slot for `unregister`.  OSError on overlap."""
+    """Guard ``[address, address + length)``; returns the slot for `unregister`.  Ranges may overlap."""
     slot = int(lib.obmm_guard_add(ffi.cast("void *", address), length, identity))
     if slot < 0:
         raise OSError(-slot, f"guarding [{address:#x}, +{length:#x}): {os.strerror(-slot)}")

@@ -57,8 +57,10 @@ class Mapping:
     nothing to acquire, and phases are barriers.
     """
 
-    def __init__(self, region: Region, access: Access, low: int, high: int, cache: Cache | None) -> None:
-        """Map bytes [low, high) of the region, already on borders of its granularity."""
+    def __init__(
+        self, region: Region, access: Access, low: int, high: int, cache: Cache | None, at: int | None = None
+    ) -> None:
+        """Map bytes [low, high) of the region, already on borders of its granularity; `at` is an address reserved for it."""
         right = _right_of(access)
         if region.lease is not None:
             region.lease.check()
@@ -93,6 +95,7 @@ class Mapping:
             pmd=region.pmd,
             writable=self.writable,
             nc=self._nc,
+            at=at,
         )
         self._open = True
         try:

@@ -4,10 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from obmm._native import lib
 from obmm.header import RegionHeader, RegionState
-from obmm.span import Span
+
+
+class Words(Protocol):
+    """Guarded words of a region, at region offsets: a `Span`, or memory that is no region."""
+
+    def load(self, offset: int, width: int) -> int: ...
+    def store(self, offset: int, width: int, word: int) -> None: ...
 
 
 class ContentVersion:
@@ -16,7 +23,7 @@ class ContentVersion:
     `flush` writes the header's granule back; on non-cacheable spans the barriers between the stores are enough.
     """
 
-    def __init__(self, span: Span, flush: Callable[[], None]) -> None:
+    def __init__(self, span: Words, flush: Callable[[], None]) -> None:
         self._span = span
         self._flush = flush
 

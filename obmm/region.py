@@ -107,14 +107,19 @@ class Region(abc.ABC):
         low, high = self._bytes_of(start, stop)
         return self.map_bytes(access, low, high, cache)
 
-    def map_bytes(self, access: Access, low: int, high: int, cache: Cache | None = None) -> Mapping:
-        """Map bytes [low, high) of the region, header included, rounded out to its granularity."""
+    def map_bytes(
+        self, access: Access, low: int, high: int, cache: Cache | None = None, at: int | None = None
+    ) -> Mapping:
+        """Map bytes [low, high) of the region, header included, rounded out to its granularity.
+
+        `at` is an address that the caller has reserved for exactly these bytes: they replace what is there.
+        """
         from obmm.mapping import Mapping  # arrows point down: a mapping knows its region, not the reverse
 
         unit = self.granularity
         with self._lock:
             self._check_open()
-            mapping = Mapping(self, access, low // unit * unit, min(-(-high // unit) * unit, self.length), cache)
+            mapping = Mapping(self, access, low // unit * unit, min(-(-high // unit) * unit, self.length), cache, at)
             self._mappings.add(mapping)
             return mapping
 

@@ -46,14 +46,24 @@ class Span:
     """
 
     def __init__(
-        self, driver: Driver, mem_id: int, low: int, high: int, prot: int, *, pmd: bool, writable: bool, nc: bool
+        self,
+        driver: Driver,
+        mem_id: int,
+        low: int,
+        high: int,
+        prot: int,
+        *,
+        pmd: bool,
+        writable: bool,
+        nc: bool,
+        at: int | None = None,
     ) -> None:
         self.low, self.high, self.nc = low, high, nc
         self._driver = driver
         self.gate = ffi.new("struct obmm_gate *")
         self._fd = driver.open_region(mem_id, writable=writable, non_cacheable=nc)
         try:
-            self.base = driver.map(self._fd, low, high - low, prot, pmd=pmd)
+            self.base = driver.map(self._fd, low, high - low, prot, pmd=pmd, at=at)
             try:
                 self._slot = guard.register(self.base, high - low, next(_identities))
                 guard.verify()

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { CALLER_SCRATCHES = 4 };
+enum { CALLER_SCRATCHES = 4, GUARD_NS = 20000 };
 
 enum job_state { JOB_FREE, JOB_QUEUED, JOB_DONE };
 
@@ -59,6 +59,7 @@ struct obmm_engine {
 	unsigned int running; /* worker threads that have not ended */
 	bool stopping;
 	_Atomic uint64_t submissions; /* what spinning workers watch */
+	_Atomic uint64_t guard_seen_ns; /* when the guard was last found in front */
 	uint64_t spin_ns;
 	unsigned int threads;
 	unsigned int pinned;
@@ -180,6 +181,7 @@ static void write_outcome(struct job *job, bool complete)
 	if (error)
 		outcome->fault = job->fault;
 	outcome->status = error ? error : complete ? 0 : -ECANCELED;
+	obmm_gather_count(job->request, outcome);
 }
 
 /* Mutex held.  The last thread to leave an exhausted job ends it. */
@@ -495,8 +497,22 @@ static unsigned int useful_threads(const struct obmm_request *request, unsigned 
 	uint64_t useful = wanted;
 
 	if (!useful)
-		useful = request->count / (request->table->tuning.thread_rows + 1) + 1;
+		useful = request->count / ((uint64_t)request->table->tuning.thread_rows + 1) + 1;
 	return useful > available ? available : (unsigned int)useful;
+}
+
+/*
+ * The guard's two system calls cost as much as ten small rows: between gathers
+ * that follow each other within GUARD_NS they are not made again.
+ */
+static bool guard_lost(struct obmm_engine *engine, uint64_t now)
+{
+	if (now - atomic_load_explicit(&engine->guard_seen_ns, memory_order_relaxed) < GUARD_NS)
+		return false;
+	if (obmm_guard_check())
+		return true;
+	atomic_store_explicit(&engine->guard_seen_ns, now, memory_order_relaxed);
+	return false;
 }
 
 /* NULL when more callers than that are at work: theirs are gathered as given. */
@@ -516,22 +532,24 @@ static void return_scratch(struct obmm_engine *engine, struct obmm_scratch *scra
 				      memory_order_release);
 }
 
-static void gather_alone(const struct obmm_request *request, struct obmm_scratch *scratch,
+static void gather_alone(const struct obmm_request *request, struct obmm_scratch *scratch, uint64_t started,
 			 struct obmm_outcome *outcome)
 {
 	outcome->status = obmm_gather_range(request, 0, request->count, scratch, outcome);
 	outcome->threads = 1;
+	outcome->nanoseconds = now_ns() - started;
+	obmm_gather_count(request, outcome);
 }
 
 static void gather_together(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
-			    struct obmm_scratch *scratch, struct obmm_outcome *outcome)
+			    struct obmm_scratch *scratch, uint64_t started, struct obmm_outcome *outcome)
 {
 	struct job *job;
 
 	pthread_mutex_lock(&engine->mutex);
 	if (!engine->free_jobs || engine->stopping) {
 		pthread_mutex_unlock(&engine->mutex);
-		gather_alone(request, scratch, outcome);
+		gather_alone(request, scratch, started, outcome);
 		return;
 	}
 	job = take_job(engine, request, outcome, threads);
@@ -558,17 +576,18 @@ int obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *re
 
 	outcome->rows_read = 0;
 	outcome->rows_zero = 0;
-	outcome->status = obmm_gather_check(request, outcome);
+	outcome->status = guard_lost(engine, started) ? -EUNATCH : obmm_gather_check(request, outcome);
+	if (outcome->status == -ERANGE)
+		obmm_gather_count(request, outcome);
 	if (outcome->status)
 		return outcome->status;
 	threads = useful_threads(request, threads, helpers + 1);
 	scratch = request->count >= request->table->tuning.order_rows ? borrow_scratch(engine) : NULL;
 	if (threads > 1)
-		gather_together(engine, request, threads, scratch, outcome);
+		gather_together(engine, request, threads, scratch, started, outcome);
 	else
-		gather_alone(request, scratch, outcome);
+		gather_alone(request, scratch, started, outcome);
 	return_scratch(engine, scratch);
-	outcome->nanoseconds = now_ns() - started;
 	return outcome->status;
 }
 
@@ -594,9 +613,12 @@ int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *re
 
 	if (is_inherited(engine))
 		return -EOWNERDEAD;
+	if (guard_lost(engine, now_ns()))
+		return -EUNATCH;
 	for (unsigned int i = 0; i < n; i++) {
 		outcomes[i].status = obmm_gather_check(&requests[i], &outcomes[i]);
 		if (outcomes[i].status) {
+			obmm_gather_count(&requests[i], &outcomes[i]);
 			*bad = i;
 			return outcomes[i].status;
 		}

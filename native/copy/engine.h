@@ -10,6 +10,9 @@
  *
  * In a forked child the threads do not exist: gathers run on the caller's
  * thread, submitting and waiting answer -EOWNERDEAD.
+ *
+ * -EUNATCH: the fault guard is not in front (obmm_guard_check()); nothing was
+ * read, install it again first.  Looked at once per 20 microseconds at most.
  */
 #ifndef OBMM_ENGINE_H
 #define OBMM_ENGINE_H

@@ -460,3 +460,36 @@ uint64_t obmm_gather_chunk(const struct obmm_request *request, unsigned int thre
 	share = (share / 8 + 63) & ~63ull;
 	return share < 64 ? 64 : share > 4096 ? 4096 : share;
 }
+
+static void add(uint64_t *total, uint64_t n)
+{
+	__atomic_fetch_add(total, n, __ATOMIC_RELAXED);
+}
+
+void obmm_gather_count(const struct obmm_request *request, const struct obmm_outcome *outcome)
+{
+	struct obmm_totals *totals = request->table->totals;
+
+	if (!totals)
+		return;
+	switch (outcome->status) {
+	case 0:
+		add(&totals->gathers, 1);
+		add(&totals->ids, request->count);
+		add(&totals->rows_read, outcome->rows_read);
+		add(&totals->rows_zero, outcome->rows_zero);
+		add(&totals->nanoseconds, outcome->nanoseconds);
+		break;
+	case -ERANGE:
+		add(&totals->refused, 1);
+		break;
+	case -EFAULT:
+		add(&totals->faults, 1);
+		break;
+	case -ESTALE:
+		add(&totals->stale, 1);
+		break;
+	default:
+		add(&totals->cancelled, 1);
+	}
+}

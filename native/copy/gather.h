@@ -31,6 +31,19 @@ struct obmm_tuning {
 	uint32_t thread_rows;	 /* rows that are worth one more thread */
 };
 
+/* What was gathered from a table; added to atomically when a gather ends. */
+struct obmm_totals {
+	uint64_t gathers;
+	uint64_t ids;
+	uint64_t rows_read;
+	uint64_t rows_zero;
+	uint64_t nanoseconds; /* sums up gathers that overlapped */
+	uint64_t refused;
+	uint64_t faults;
+	uint64_t stale;
+	uint64_t cancelled; /* abandoned, or the memory was closed */
+};
+
 /* One table; immutable while gathers run. */
 struct obmm_table {
 	const uint8_t *base;
@@ -49,6 +62,7 @@ struct obmm_table {
 	 * after the rows; odd or changed gives -ESTALE.
 	 */
 	const uint64_t *version;
+	struct obmm_totals *totals; /* may be NULL */
 };
 
 enum obmm_invalid {
@@ -112,6 +126,9 @@ int obmm_gather_check(const struct obmm_request *request, struct obmm_outcome *o
  */
 int obmm_gather_range(const struct obmm_request *request, uint64_t from, uint64_t to, struct obmm_scratch *scratch,
 		      struct obmm_outcome *outcome);
+
+/* Add a finished gather to its table's totals. */
+void obmm_gather_count(const struct obmm_request *request, const struct obmm_outcome *outcome);
 
 /* How many rows one thread of several should take at a time. */
 uint64_t obmm_gather_chunk(const struct obmm_request *request, unsigned int threads);

@@ -28,9 +28,8 @@ struct obmm_fault {
 
 /*
  * Register [base, base + length) under the caller's id, and install the
- * handlers if they are not.  Ranges may not overlap.
- * Returns a slot >= 0, -EINVAL (empty or wrapping range), -EEXIST (overlap) or
- * -ENOMEM.
+ * handlers if they are not.  Where ranges overlap, a fault is attributed to any
+ * of them.  Returns a slot >= 0, -EINVAL (empty or wrapping range) or -ENOMEM.
  */
 int obmm_guard_add(const void *base, size_t length, uint64_t id);
 

@@ -28,7 +28,7 @@ struct block {
 static struct block first_block;
 static _Atomic(struct block *) blocks[MAX_BLOCKS] = { &first_block };
 static _Atomic int range_count;
-/* Held by add and remove only: two overlapping adds must see each other. */
+/* Held by add and remove only. */
 static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* One consistent look at a slot; false if it is free or just changing. */
@@ -91,44 +91,26 @@ static void registry_postfork(void)
 	pthread_mutex_unlock(&registry_mutex);
 }
 
+/* Mutex held. */
 static int registry_insert(uintptr_t base, uintptr_t end, uint64_t id)
 {
-	struct slot *free_slot = NULL;
-	int number = -1, b;
-
-	for (b = 0; b < MAX_BLOCKS; b++) {
+	for (int b = 0; b < MAX_BLOCKS; b++) {
 		struct block *block = atomic_load_explicit(&blocks[b], memory_order_relaxed);
 
-		if (!block)
-			break;
+		if (!block) {
+			block = calloc(1, sizeof(*block));
+			if (!block)
+				return -ENOMEM;
+			atomic_store_explicit(&blocks[b], block, memory_order_release);
+		}
 		for (int i = 0; i < BLOCK_SLOTS; i++) {
-			uintptr_t other_base, other_end;
-			uint64_t other_id;
-
-			if (!slot_read(&block->slots[i], &other_base, &other_end, &other_id)) {
-				if (!free_slot) {
-					free_slot = &block->slots[i];
-					number = b * BLOCK_SLOTS + i;
-				}
-			} else if (base < other_end && other_base < end) {
-				return -EEXIST;
-			}
+			if (atomic_load_explicit(&block->slots[i].used, memory_order_relaxed))
+				continue;
+			slot_write(&block->slots[i], base, end, id, true);
+			return b * BLOCK_SLOTS + i;
 		}
 	}
-	if (!free_slot) {
-		struct block *block;
-
-		if (b == MAX_BLOCKS)
-			return -ENOMEM;
-		block = calloc(1, sizeof(*block));
-		if (!block)
-			return -ENOMEM;
-		atomic_store_explicit(&blocks[b], block, memory_order_release);
-		free_slot = &block->slots[0];
-		number = b * BLOCK_SLOTS;
-	}
-	slot_write(free_slot, base, end, id, true);
-	return number;
+	return -ENOMEM;
 }
 
 int obmm_guard_add(const void *base, size_t length, uint64_t id)

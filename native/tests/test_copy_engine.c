@@ -152,6 +152,31 @@ static void a_bad_id_queues_nothing(void)
 	free(out);
 }
 
+static void a_displaced_guard_stops_gathers(void)
+{
+	struct obmm_engine *engine = start(1, 0);
+	uint8_t *out = buffer();
+	struct obmm_request request = request_for(out, 10);
+	struct obmm_outcome outcome;
+	struct sigaction other = { .sa_handler = SIG_DFL }, ours;
+	uint64_t ticket;
+	unsigned int bad;
+
+	struct obmm_totals totals = { 0 };
+
+	table.totals = &totals;
+	CHECK(!sigaction(SIGBUS, &other, &ours));
+	/* a fresh engine looks at its first gather, later ones within 20 microseconds do not */
+	CHECK(obmm_engine_gather(engine, &request, 1, &outcome) == -EUNATCH);
+	CHECK(obmm_engine_submit(engine, &request, 1, 0, &outcome, &ticket, &bad) == -EUNATCH);
+	CHECK(!sigaction(SIGBUS, &ours, NULL));
+	CHECK(!obmm_engine_gather(engine, &request, 1, &outcome));
+	CHECK(totals.gathers == 1 && totals.ids == 10 && totals.rows_read == 10 && totals.cancelled == 0);
+	table.totals = NULL;
+	CHECK(!obmm_engine_destroy(engine, -1));
+	free(out);
+}
+
 static void tickets_run_out_with_an_answer(void)
 {
 	struct obmm_engine *engine = start(1, 0);
@@ -426,10 +451,12 @@ static void many_callers_share_the_workers(void)
 int main(void)
 {
 	make_region();
+	CHECK(!obmm_guard_install());
 	a_forked_child_does_not_wait_for_the_parents_threads();
 	shared_gathers_are_right();
 	tickets_end_in_any_order_of_waiting();
 	a_bad_id_queues_nothing();
+	a_displaced_guard_stops_gathers();
 	tickets_run_out_with_an_answer();
 	faults_in_workers_end_the_gather_only();
 	an_abandoned_ticket_ends_cancelled();

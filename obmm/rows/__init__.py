@@ -1,1 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Tables of byte rows in another node's memory (Engram specification 5 and 13.2).
+
+with RowStore.attach(region.map("r"), lease.manifest) as store:
+    store.gather_into("layer1", ids, out)
+"""
+
+from obmm.rows.engine import GatherEngine, default_engine
+from obmm.rows.errors import CanaryError, GatherDeadlineError
+from obmm.rows.local import LocalMemory
+from obmm.rows.manifest import Manifest
+from obmm.rows.mapped import MappedMemory
+from obmm.rows.memory import RowMemory
+from obmm.rows.planner import Plan
+from obmm.rows.prepared import PreparedGather
+from obmm.rows.stats import GatherStats
+from obmm.rows.store import RowStore
+from obmm.rows.table import TableId, TableSpec
+from obmm.rows.ticket import Ticket
+
+__all__ = [
+    "CanaryError",
+    "GatherDeadlineError",
+    "GatherEngine",
+    "GatherStats",
+    "LocalMemory",
+    "Manifest",
+    "MappedMemory",
+    "Plan",
+    "PreparedGather",
+    "RowMemory",
+    "RowStore",
+    "TableId",
+    "TableSpec",
+    "Ticket",
+    "default_engine",
+]

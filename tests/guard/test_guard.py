@@ -95,10 +95,16 @@ def test_64_threads_each_raise_once_and_the_process_lives(memory: Memory) -> Non
     assert results == [-errno.EFAULT] * 64
 
 
-def test_overlapping_ranges_are_refused(memory: Memory) -> None:
+def test_a_range_stays_guarded_while_anybody_registers_it(memory: Memory) -> None:
+    guard.unregister(guard.register(memory.address + PAGE, PAGE, 6))
+    memory.cut()
+    assert lib.obmm_copy_from(ffi.new("uint8_t[64]"), memory.at(PAGE), 64, ffi.NULL) == -errno.EFAULT
+
+
+def test_an_empty_range_is_refused() -> None:
     with pytest.raises(OSError) as caught:
-        guard.register(memory.address + PAGE, PAGE, 6)
-    assert caught.value.errno == errno.EEXIST
+        guard.register(4096, 0, 6)
+    assert caught.value.errno == errno.EINVAL
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:

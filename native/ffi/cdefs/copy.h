@@ -39,6 +39,17 @@ struct obmm_tuning {
 	uint32_t order_row;
 	uint32_t thread_rows;
 };
+struct obmm_totals {
+	uint64_t gathers;
+	uint64_t ids;
+	uint64_t rows_read;
+	uint64_t rows_zero;
+	uint64_t nanoseconds;
+	uint64_t refused;
+	uint64_t faults;
+	uint64_t stale;
+	uint64_t cancelled;
+};
 struct obmm_table {
 	const uint8_t *base;
 	uint64_t rows;
@@ -51,6 +62,7 @@ struct obmm_table {
 	struct obmm_gate *const *gates;
 	uint32_t n_gates;
 	const uint64_t *version;
+	struct obmm_totals *totals;
 };
 struct obmm_request {
 	const struct obmm_table *table;

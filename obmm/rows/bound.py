@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table at its address: what the native gather is told about it, made once at attach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from obmm._native import ffi, lib
+from obmm.rows.errors import refused
+from obmm.rows.memory import RowMemory
+from obmm.rows.table import TableSpec
+
+
+class BoundTable:
+    """A `TableSpec` in a `RowMemory`.
+
+    `columns`: which columns of the ids' last dimension are read (None: all); `low`, `high`: which flat rows.  What is
+    left out gives zero rows, unread (Engram specification 7.4).
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        memory: RowMemory,
+        *,
+        huge: bool,
+        columns: NDArray[np.uint8] | None = None,
+        low: int = 0,
+        high: int | None = None,
+    ) -> None:
+        if spec.end > memory.nbytes:
+            raise refused(
+                f"table {spec.table_id!r} ends at byte {spec.end} of a payload of {memory.nbytes}",
+                "attach every region of the table, in order",
+                "5.2",
+            )
+        self.spec = spec
+        self.memory = memory
+        self.huge = huge
+        self.columns = columns
+        self.low = low
+        self.high = spec.n_rows if high is None else high
+        self.totals = ffi.new("struct obmm_totals *")
+        self._gates = ffi.new("struct obmm_gate *[]", memory.gates)
+        self.struct = ffi.new("struct obmm_table *")
+        table = self.struct
+        table.base = ffi.cast("uint8_t *", memory.address + spec.base_offset)
+        table.rows = spec.n_rows
+        table.row_stride = spec.row_stride
+        table.row_bytes = spec.row_bytes
+        table.rows_per_segment = spec.rows_per_segment
+        table.segment_bytes = spec.segment_bytes
+        table.flags = (lib.OBMM_TABLE_NC if memory.nc else 0) | (lib.OBMM_TABLE_HUGE if huge else 0)
+        table.gates = self._gates
+        table.n_gates = len(memory.gates)
+        table.totals = self.totals
+        table.version = ffi.cast("uint64_t *", memory.version_address)
+        lib.obmm_tuning_default(ffi.addressof(table, "tuning"), spec.row_bytes, table.flags)
+        heads = (*spec.head_offsets, spec.n_rows) if spec.head_offsets else ()
+        self.heads = ffi.new("int64_t[]", heads) if heads else ffi.NULL
+        self.n_heads = len(spec.head_offsets)
+        self.mask = ffi.NULL if columns is None else ffi.from_buffer("uint8_t[]", columns)
+
+    @property
+    def limits_rows(self) -> bool:
+        """Whether a subset leaves rows out."""
+        return self.columns is not None or self.low > 0 or self.high < self.spec.n_rows
+
+    def subset(self, columns: Sequence[int] | None, low: int, high: int | None, n_columns: int) -> BoundTable:
+        """The same table, restricted further."""
+        mask = self.columns
+        if columns is not None:
+            mask = np.zeros(n_columns, np.uint8)
+            mask[list(columns)] = 1
+            if self.columns is not None:
+                mask &= self.columns
+        top = self.high if high is None else min(high, self.high)
+        other = BoundTable(
+            self.spec, self.memory, huge=self.huge, columns=mask, low=max(low, self.low), high=max(top, 0)
+        )
+        other.struct.tuning = self.struct.tuning
+        other.totals = other.struct.totals = self.totals
+        return other
+
+    def fill(self, request: Any, count: int, last_dimension: int, *, local: bool, zero: bool) -> None:
+        """The parts of a ``struct obmm_request`` that the table decides."""
+        request.table = self.struct
+        request.count = count
+        request.invalid = lib.OBMM_INVALID_ZERO if zero else lib.OBMM_INVALID_ERROR
+        request.low = self.low
+        request.high = self.high
+        if local or self.columns is not None:
+            self._fill_columns(request, last_dimension, local)
+
+    def _fill_columns(self, request: Any, last_dimension: int, local: bool) -> None:
+        table = self.spec.table_id
+        if local:
+            if not self.n_heads:
+                raise refused(
+                    f'id_space="local", but table {table!r} has no head_offsets', 'pass flat ids with id_space="flat"'
+                )
+            if last_dimension != self.n_heads:
+                raise refused(
+                    f"local ids with a last dimension of {last_dimension}; table {table!r} has {self.n_heads} heads",
+                    "one column per head",
+                )
+            request.head_offsets = self.heads
+        if self.columns is not None:
+            if last_dimension != len(self.columns):
+                raise refused(
+                    f"ids with a last dimension of {last_dimension} in a slice of {len(self.columns)} columns",
+                    "pass the ids of all columns",
+                    "7.4",
+                )
+            request.column_mask = self.mask
+        request.columns = last_dimension

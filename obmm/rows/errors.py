@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a gather can end with besides rows (Engram specification 11.1)."""
+
+from __future__ import annotations
+
+import errno
+
+from obmm.errors import ObmmArgumentError, ObmmError, StaleHandleError
+
+
+class GatherDeadlineError(ObmmError, TimeoutError):
+    """A gather did not come back in time.  It may still write into its output until its ticket is done."""
+
+
+class CanaryError(StaleHandleError):
+    """Rows do not have the bytes that the manifest promises: another table, another model, or broken memory."""
+
+
+def refused(problem: str, fix: str, rule: str = "13.2") -> ObmmArgumentError:
+    """An argument that cannot be right."""
+    return ObmmArgumentError.because("GATHER", errno.EINVAL, problem, fix, f"Engram specification {rule}")
+
+
+def bad_manifest(problem: str) -> ObmmArgumentError:
+    """A manifest that this version cannot use."""
+    return ObmmArgumentError.because(
+        "MANIFEST", errno.EINVAL, problem, "publish the tables with RowStore.publish()", "Engram specification 5.4"
+    )
+
+
+def bad_id(table: object, n_rows: int, index: int, identity: int) -> ObmmArgumentError:
+    """An id outside its table; nothing was read."""
+    return refused(
+        f"ids[{index}] (flattened) is {identity}, table {table!r} has rows 0..{n_rows - 1}",
+        'hash with this table\'s manifest, or pass invalid="zero" for zero rows in such places',
+        "10-13",
+    )
+
+
+def late(table: object, seconds: float) -> GatherDeadlineError:
+    """The deadline passed."""
+    return GatherDeadlineError(
+        errno.ETIMEDOUT,
+        f"GATHER: rows of table {table!r} did not come within {seconds * 1e3:.3g} ms [Engram specification 11.3-3]; "
+        "fix: look at the peer, or allow more time; the output may still be written until the ticket is done",
+        operation="GATHER",
+    )
+
+
+def republished(table: object, version: int) -> StaleHandleError:
+    """The content changed under the gather."""
+    when = f"is being published (version {version} is odd)" if version % 2 else "was published again meanwhile"
+    return StaleHandleError(
+        errno.ESTALE,
+        f"GATHER: table {table!r} {when} [Engram specification 10-17]; fix: gather again, with the new manifest",
+        operation="GATHER",
+        reason="generation",
+    )

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables in mapped regions: one mapping, or several regions side by side (Engram specification 5.2)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from obmm._native import ffi, lib
+from obmm.errors import ObmmError, RemoteMemoryError
+from obmm.header import RegionHeader
+from obmm.mapping import Mapping
+from obmm.ownership import Right
+from obmm.region import Access, Region
+from obmm.rows.errors import refused
+from obmm.window import Cache
+
+_DIGEST_AT, _TABLES_AT, _MANIFEST_BYTES_AT = 48, 44, 80
+
+
+class MappedMemory:
+    """The payloads of mappings that lie side by side, as one range (a `RowMemory`).
+
+    With `owned`, closing it closes the mappings.
+    """
+
+    def __init__(self, mappings: Sequence[Mapping], *, owned: bool) -> None:
+        self._mappings = list(mappings)
+        self._owned = owned
+        first = self._mappings[0]
+        self._starts = [0]
+        for mapping, following in zip(self._mappings, [*self._mappings[1:], None], strict=True):
+            end = self._starts[-1] + mapping.nbytes
+            if following is not None and first.address + end != following.address:
+                raise refused(f"{following!r} does not follow {mapping!r}", "attach the regions, in order", "5.2")
+            self._starts.append(end)
+        self.address = first.address
+        self.nbytes = self._starts.pop()
+        self.nc = first.cache == "nc"
+        self.path = "nc" if self.nc else "cacheable"
+        self.backend = str(first.region.device.backend)
+        self.has_header = first._low == 0 and first.region.data_offset > 0
+        self.version_address = first._span.base + RegionHeader.CONTENT_VERSION_OFFSET if self.has_header else 0
+
+    @classmethod
+    def side_by_side(cls, regions: Sequence[Region], access: Access, cache: Cache | None) -> MappedMemory:
+        """Map the payloads of `regions`, in order, at consecutive addresses: row arithmetic then ignores segments.
+
+        The first one's header is mapped in front; the payloads of all but the last must be whole granules.
+        """
+        units = [region.granularity for region in regions]
+        for region, unit in zip(regions[:-1], units, strict=False):
+            if region.nbytes % unit or region.data_offset % unit:
+                raise refused(
+                    f"{region!r}: a payload of {region.nbytes} bytes at {region.data_offset} cannot lie next to another",
+                    "use raw regions (header=False) for segments with 2 MiB blocks, or slot mode in one region",
+                    "5.2",
+                )
+        pad = regions[0].data_offset
+        sizes = [region.nbytes for region in regions]
+        room = _Room(pad + sum(sizes), max(units))
+        mappings: list[Mapping] = []
+        try:
+            at = room.address
+            for i, region in enumerate(regions):
+                low = region.data_offset if i else 0
+                high = region.data_offset + region.nbytes
+                mapping = region.map_bytes(access, low, high, cache, at)
+                mappings.append(mapping)
+                at += mapping._high - mapping._low
+                room.used_up_to(at)
+        except BaseException:
+            for mapping in mappings:
+                mapping.close()
+            room.give_back()
+            raise
+        room.give_back()
+        return cls(mappings, owned=True)
+
+    @property
+    def gates(self) -> list[Any]:
+        return [mapping._span.gate for mapping in self._mappings]
+
+    @property
+    def alive(self) -> bool:
+        return all(not m.closed and (m._lease is None or m._lease.usable) for m in self._mappings)
+
+    def check(self) -> None:
+        for mapping in self._mappings:
+            mapping._checked(mapping.start, mapping.nbytes, Right.READ)
+
+    def read(self, offset: int, size: int) -> bytes:
+        out = bytearray(size)
+        done = memoryview(out)
+        for mapping, at, length in self._pieces(offset, size):
+            mapping.read_into(done[:length], at)
+            done = done[length:]
+        return bytes(out)
+
+    def write(self, offset: int, data: Any) -> None:
+        source = memoryview(data).cast("B")
+        for mapping, at, length in self._pieces(offset, len(source)):
+            mapping.write(at, source[:length])
+            source = source[length:]
+
+    def version(self) -> int:
+        if not self.has_header:
+            return 0
+        mapping = self._mappings[0]
+        mapping._checked(mapping.start, 0, Right.READ)
+        return self._header_word(RegionHeader.CONTENT_VERSION_OFFSET)
+
+    def header_digest(self) -> bytes:
+        if not self.has_header:
+            return bytes(32)
+        words = [self._header_word(_DIGEST_AT + i) for i in range(0, 32, 8)]
+        return struct.pack("=4Q", *words)
+
+    def begin(self) -> None:
+        for mapping in self._mappings:
+            if mapping.right < Right.WRITE:
+                mapping.acquire("w")
+        if self.has_header:
+            self._mappings[0].content_version().begin()
+
+    def commit(self, tables: int, manifest_sha256: bytes, manifest_bytes: int) -> None:
+        first = self._mappings[0]
+        if self.has_header:
+            first.content_version().begin()
+            for i, word in enumerate(struct.unpack("=4Q", manifest_sha256)):
+                first._span.store(_DIGEST_AT + 8 * i, 8, word)
+            first._span.store(_TABLES_AT, 4, tables)
+            first._span.store(_MANIFEST_BYTES_AT, 8, manifest_bytes)
+        # the header says ready when all of the data is there: its mapping comes last
+        for mapping in reversed(self._mappings[1:]):
+            mapping._write_back(mapping._low)
+        first.publish()
+
+    def fault(self, what: str, address: int, kind: str, code: int) -> ObmmError:
+        offset = address - self.address
+        mapping = next((m for m in reversed(self._mappings) if m._span.base <= address), self._mappings[0])
+        reason = "the memory behind it is gone" if kind == "SIGBUS" else "this process has no right to it"
+        return RemoteMemoryError(
+            errno.EFAULT,
+            f"{what} at payload offset {offset} faulted with {kind} (code {code}) in {mapping!r}: {reason} "
+            f"({mapping.region.peer}) [9.9, 17]; fix: close the store and fetch a fresh handle",
+            operation="GATHER",
+            offset=offset,
+            kind=kind,
+            peer=mapping.region.peer,
+        )
+
+    def view(self, offset: int, size: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        pieces = self._pieces(offset, size)
+        if len(pieces) != 1:
+            raise refused("a view over several regions", "gather the rows, or view one segment's mapping", "13.1")
+        mapping, at, _ = pieces[0]
+        return mapping.as_numpy(np.uint8, shape, at, strides, writable=False)
+
+    def close(self) -> None:
+        if self._owned:
+            for mapping in reversed(self._mappings):
+                mapping.close()
+
+    def _header_word(self, offset: int) -> int:
+        found = lib.obmm_gated_load(self._mappings[0]._span.gate, self._mappings[0]._span.base + offset, 8, ffi.NULL)
+        if found.result:
+            raise self.fault("header load", self._mappings[0]._span.base + offset, "SIGBUS", 0)
+        return int(found.value)
+
+    def _pieces(self, offset: int, size: int) -> list[tuple[Mapping, int, int]]:
+        """(mapping, its payload offset, bytes) of every mapping that [offset, offset + size) touches."""
+        if offset < 0 or offset + size > self.nbytes:
+            raise refused(
+                f"[{offset}, {offset + size}) is outside the payload of {self.nbytes} bytes", "stay inside", "5.2"
+            )
+        pieces = []
+        for mapping, start in zip(self._mappings, self._starts, strict=True):
+            low, high = max(offset, start), min(offset + size, start + mapping.nbytes)
+            if low < high:
+                pieces.append((mapping, mapping.start + low - start, high - low))
+        return pieces
+
+
+class _Room:
+    """Reserved addresses that mappings replace from the front on."""
+
+    def __init__(self, length: int, alignment: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._munmap = libc.munmap
+        page = mmap.PAGESIZE
+        length = -(-length // page) * page
+        whole = length + alignment
+        start = libc.mmap(None, whole, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, -1, 0)  # MAP_NORESERVE
+        if start == ctypes.c_void_p(-1).value:
+            code = ctypes.get_errno()
+            raise ObmmError(code, f"reserving {whole} bytes of addresses failed", operation="MMAP")
+        self.address = -(-start // alignment) * alignment
+        self._end = start + whole
+        if self.address > start:
+            self._munmap(start, self.address - start)
+        self._next = self.address
+
+    def used_up_to(self, address: int) -> None:
+        """Everything below belongs to mappings now."""
+        self._next = address
+
+    def give_back(self) -> None:
+        """Unmap what is left."""
+        if self._next < self._end:
+            self._munmap(self._next, self._end - self._next)
+            self._next = self._end

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory that tables lie in, as the gather sees it: addresses, gates, a content version."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from obmm.errors import ObmmError
+
+
+class RowMemory(Protocol):
+    """One contiguous payload at addresses of this process.
+
+    Native gathers run between `gates`; `fault` turns a faulting address into the error that names its place.
+    """
+
+    address: int
+    nbytes: int
+    path: str
+    """How rows travel: "cacheable", "nc", "shm" or "file"."""
+    backend: str
+    """Which kernel answers for the memory, as banners and benchmark results name it."""
+    nc: bool
+    version_address: int
+    """Where the content version of the region header is mapped; 0: nowhere."""
+
+    @property
+    def gates(self) -> list[Any]:
+        """``struct obmm_gate *`` of every mapping in it."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """False once closed, or once the lease is known to be lost.  Reads no remote memory."""
+        ...
+
+    def check(self) -> None:
+        """Raise unless rows can be read now: closed, no right, lease lost."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A guarded copy of payload bytes."""
+        ...
+
+    def write(self, offset: int, data: Any) -> None:
+        """A guarded copy into the payload."""
+
+    def version(self) -> int:
+        """The content version now (guarded load); 0 without a header."""
+        ...
+
+    def begin(self) -> None:
+        """Owner side: content version odd, memory writable.  Nothing to do while it is odd."""
+
+    def commit(self, tables: int, manifest_sha256: bytes, manifest_bytes: int) -> None:
+        """Owner side: describe the manifest in the header, write everything back, content version even."""
+
+    def header_digest(self) -> bytes:
+        """The manifest's SHA-256 in the header; zeros when unknown."""
+        ...
+
+    def fault(self, what: str, address: int, kind: str, code: int) -> ObmmError:
+        """The error for a fault at `address`."""
+        ...
+
+    def view(self, offset: int, size: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        """An unguarded NumPy view of payload bytes."""
+        ...
+
+    def close(self) -> None:
+        """Give back what this object took; idempotent."""

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gather whose addresses are resolved once."""
+
+from __future__ import annotations
+
+import errno
+
+from obmm import guard
+from obmm._native import lib
+from obmm.rows.engine import GatherEngine
+from obmm.rows.memory import RowMemory
+from obmm.rows.requests import Requests
+
+_gather = lib.obmm_engine_gather
+
+
+class PreparedGather:
+    """Made by `RowStore.prepare`.  Not for two threads at once: they would share one outcome."""
+
+    __slots__ = ("_engine", "_memory", "_outcome", "_request", "_requests")
+
+    def __init__(self, engine: GatherEngine, memory: RowMemory, requests: Requests) -> None:
+        self._engine = engine
+        self._memory = memory
+        self._requests = requests
+        self._request = requests.array
+        self._outcome = requests.outcomes
+
+    def __call__(self, threads: int = 0) -> int:
+        """Gather now -> rows read.  Errors as `RowStore.gather_into`."""
+        self._memory.check()
+        if _gather(self._engine.pointer, self._request, threads, self._outcome) == -errno.EUNATCH:
+            guard.verify()
+            _gather(self._engine.pointer, self._request, threads, self._outcome)
+        return self._requests.finish()

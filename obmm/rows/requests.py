@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers in the form that native code takes, and their outcomes as errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from obmm import guard
+from obmm._native import ffi
+from obmm.errors import ClosedError, ObmmError
+from obmm.rows.bound import BoundTable
+from obmm.rows.errors import bad_id, refused, republished
+from obmm.rows.stats import GatherStats
+from obmm.rows.table import TableSpec
+
+IdSpace = Literal["flat", "local"]
+Invalid = Literal["error", "zero"]
+
+_ID_BYTES = {np.dtype(np.int32): 4, np.dtype(np.int64): 8}
+
+
+class Requests:
+    """Gathers ``(table, ids, out)`` with everything that must live while they run."""
+
+    __slots__ = ("_bound", "_kept", "_stats", "array", "count", "outcomes", "specs")
+
+    def __init__(
+        self,
+        gathers: Sequence[tuple[BoundTable, Any, Any]],
+        stats: GatherStats | None,
+        id_space: IdSpace,
+        invalid: Invalid,
+    ) -> None:
+        if id_space not in ("flat", "local") or invalid not in ("error", "zero"):
+            raise refused(f"id_space={id_space!r}, invalid={invalid!r}", "'flat' or 'local', and 'error' or 'zero'")
+        self.count = len(gathers)
+        self.array: Any = ffi.new("struct obmm_request[]", self.count)
+        self.outcomes: Any = ffi.new("struct obmm_outcome[]", self.count)
+        self.specs: list[TableSpec] = []
+        self._bound: list[BoundTable] = []
+        self._kept: list[Any] = []
+        self._stats = stats
+        for request, (bound, ids, out) in zip(self.array, gathers, strict=True):
+            self._add(request, bound, ids, out, id_space == "local", invalid == "zero")
+
+    def _add(self, request: Any, bound: BoundTable, ids: Any, out: Any, local: bool, zero: bool) -> None:
+        spec = bound.spec
+        ids = np.asarray(ids)
+        width = _ID_BYTES.get(ids.dtype)
+        if width is None or not ids.flags.c_contiguous:
+            raise refused(
+                f"ids of dtype {ids.dtype}, shape {ids.shape}, strides {ids.strides}", "contiguous int32 or int64 ids"
+            )
+        count = ids.size
+        held = ffi.from_buffer(ids)
+        request.ids = held
+        request.id_bytes = width
+        bound.fill(request, count, ids.shape[-1] if ids.ndim else 1, local=local, zero=zero)
+        request.out_stride = spec.row_bytes
+        kept = _aim(request, out, count, spec)
+        self.specs.append(spec)
+        self._bound.append(bound)
+        self._kept += (held, kept)
+
+    def finish(self, index: int = 0) -> int:
+        """The rows read, or raise what went wrong."""
+        outcome = self.outcomes[index]
+        if outcome.status:
+            raise self.failure(index)
+        if self._stats is not None:
+            self._stats.add_outcome(outcome, self.array[index].count, self.specs[index].row_bytes)
+        return outcome.rows_read  # type: ignore[no-any-return]
+
+    def failure(self, index: int) -> ObmmError:
+        """The error of a gather that ended badly."""
+        outcome, spec, memory = self.outcomes[index], self.specs[index], self._bound[index].memory
+        status = outcome.status
+        if status == -errno.ERANGE:
+            limit = spec.n_rows
+            request = self.array[index]
+            if request.head_offsets:
+                column = outcome.bad_index % request.columns
+                limit = request.head_offsets[column + 1] - request.head_offsets[column]
+            return bad_id(spec.table_id, limit, outcome.bad_index, outcome.bad_id)
+        if status == -errno.EFAULT:
+            fault = outcome.fault
+            what = f"gather from table {spec.table_id!r}"
+            return memory.fault(what, fault.address, guard.fault_kind(fault.signo), fault.code)
+        if status == -errno.ESTALE:
+            return republished(spec.table_id, outcome.version)
+        if status == -errno.EBADF:
+            return ClosedError.of(f"the memory of table {spec.table_id!r}")
+        if status == -errno.ECANCELED:
+            return ClosedError.of(f"the gather from table {spec.table_id!r}", "was abandoned")
+        return ObmmError(-status, f"GATHER: table {spec.table_id!r}: {os.strerror(-status)}", operation="GATHER")
+
+
+def _aim(request: Any, out: Any, count: int, spec: TableSpec) -> Any:
+    """Point the request at `out`; what must be kept alive for it."""
+    need = count * spec.row_bytes
+    if isinstance(out, tuple):
+        address, length = out
+        if length != need:
+            raise _wrong_size(length, count, spec)
+        request.out = ffi.cast("uint8_t *", address)
+        return None
+    if not isinstance(out, np.ndarray) and hasattr(out, "__dlpack__"):
+        out = np.from_dlpack(out)
+    if isinstance(out, np.ndarray) and not out.flags.c_contiguous:
+        return _aim_strided(request, out, count, spec)
+    try:
+        held = ffi.from_buffer("uint8_t[]", out, require_writable=True)
+    except (TypeError, BufferError, ValueError) as error:
+        raise refused(f"out: {error}", "a writable, contiguous buffer, or (address, length)") from error
+    if len(held) != need:
+        raise _wrong_size(len(held), count, spec)
+    request.out = held
+    return held
+
+
+def _aim_strided(request: Any, out: np.ndarray[Any, Any], count: int, spec: TableSpec) -> Any:
+    """Rows of bytes at a constant distance: ``buffer[:, :row_bytes]``."""
+    row = out.shape[-1] * out.itemsize if out.ndim else 0
+    if (
+        out.ndim != 2
+        or out.shape[0] != count
+        or row != spec.row_bytes
+        or out.strides[1] != out.itemsize
+        or out.strides[0] < row
+        or not out.flags.writeable
+    ):
+        raise refused(
+            f"out of shape {out.shape}, strides {out.strides}",
+            f"contiguous bytes, or [{count}, {spec.row_bytes}] bytes with any row stride",
+        )
+    request.out_stride = out.strides[0]
+    request.out = ffi.cast("uint8_t *", out.ctypes.data)
+    return out
+
+
+def _wrong_size(length: int, count: int, spec: TableSpec) -> ObmmError:
+    return refused(
+        f"out has {length} bytes for {count} ids of {spec.row_bytes} bytes", f"exactly {count * spec.row_bytes} bytes"
+    )

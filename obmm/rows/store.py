@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of tables in another node's memory, gathered natively (Engram specification 13.2)."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from obmm import guard
+from obmm._native import lib
+from obmm.errors import MappingBusyError, StaleHandleError
+from obmm.mapping import Mapping
+from obmm.region import Access, Region
+from obmm.rows import canary
+from obmm.rows.bound import BoundTable
+from obmm.rows.engine import GatherEngine, default_engine
+from obmm.rows.errors import late, refused
+from obmm.rows.manifest import Manifest
+from obmm.rows.mapped import MappedMemory
+from obmm.rows.memory import RowMemory
+from obmm.rows.pages import is_huge
+from obmm.rows.planner import Plan, default_plan, measure
+from obmm.rows.prepared import PreparedGather
+from obmm.rows.probe import ProbeTicket
+from obmm.rows.requests import IdSpace, Invalid, Requests
+from obmm.rows.stats import GatherStats
+from obmm.rows.table import TableId, TableSpec
+from obmm.rows.ticket import Ticket, submit
+from obmm.window import Cache
+
+Source = Mapping | RowMemory | Sequence[Region]
+Verify = Literal["canary", "header", "none"]
+
+
+class RowStore:
+    """Tables of byte rows in mapped memory.  Made by `attach`; any number of threads.
+
+    A gather copies rows by number into a buffer of the caller: ids are checked before anything is read, the interpreter
+    lock is released, nothing is allocated in the native call, and a fault of the memory is `RemoteMemoryError`, not the
+    end of the process.  The bytes are of one publication, or `StaleHandleError`.
+    """
+
+    def __init__(
+        self, memory: RowMemory, manifest: Manifest, engine: GatherEngine, tables: dict[TableId, BoundTable]
+    ) -> None:
+        """For `attach` and subsets."""
+        self._memory = memory
+        self._engine = engine
+        self._bound = tables
+        self._plans: dict[TableId, Plan] = {}
+        self._is_subset = False
+        self.manifest = manifest
+        self.tables = MappingProxyType({table_id: bound.spec for table_id, bound in tables.items()})
+
+    @classmethod
+    def attach(
+        cls,
+        source: Source,
+        manifest: Manifest | bytes | str | dict[str, Any],
+        *,
+        verify: Verify = "canary",
+        plan: bool = True,
+        engine: GatherEngine | None = None,
+        access: Access = "r",
+        cache: Cache | None = None,
+    ) -> Self:
+        """A store over `source`: a mapping, a sequence of regions that hold the payload in order (mapped here, at
+        consecutive addresses), or another `RowMemory`.
+
+        `manifest`: as published.  `verify`: "canary" compares header and canary rows with it, "header" the header only,
+        "none" (owner side, before the first publication) nothing.  `plan`: measure the memory and choose how to gather.
+
+        StaleHandleError, CanaryError: the memory is not what the manifest describes.  A failed attach leaves nothing
+        mapped.
+        """
+        described = _manifest_of(manifest)
+        memory = _memory_of(source, access, cache)
+        try:
+            memory.check()
+            huge = is_huge(memory.address, memory.nbytes)
+            tables = {spec.table_id: BoundTable(spec, memory, huge=huge) for spec in described.tables}
+            store = cls(memory, described, engine or default_engine(), tables)
+            store._verify(verify)
+            store._plan(plan and verify != "none")
+        except BaseException:
+            memory.close()
+            raise
+        return store
+
+    # --- gathering ------------------------------------------------------------------------------------------------
+
+    def gather_into(
+        self,
+        table: TableId,
+        ids: Any,
+        out: Any,
+        *,
+        id_space: IdSpace = "flat",
+        invalid: Invalid = "error",
+        deadline: float | None = None,
+        threads: int = 0,
+        stats: GatherStats | None = None,
+    ) -> int:
+        """Copy rows `ids` of `table` to `out`, in that order -> rows read from the table.
+
+        `ids`: int32 or int64, any shape, contiguous.  `out`: ``ids.size * row_bytes`` writable bytes: a buffer, an
+        array (rows may have a stride), a DLPack CPU tensor, or ``(address, length)``.  `id_space` "local": ids count
+        within their column's head.  `invalid` "zero": an id outside its table gives zero bytes; "error": it refuses
+        everything.  `deadline`: seconds.  `threads`: 0 leaves it to the plan.
+
+        ObmmArgumentError: nothing was read.  RemoteMemoryError, StaleHandleError, GatherDeadlineError: `out` holds
+        unspecified bytes, and after the last it is still written to for a while.
+        """
+        self._memory.check()
+        requests = Requests([(self._table(table), ids, out)], stats, id_space, invalid)
+        if deadline is not None:
+            (ticket,) = self._submit(requests, threads)
+            if not ticket.wait(deadline):
+                ticket.abandon()
+                raise late(table, deadline)
+            return ticket.result()
+        self._run(requests, threads)
+        return requests.finish()
+
+    def gather(self, table: TableId, ids: Any, **options: Any) -> NDArray[np.uint8]:
+        """`gather_into` a new array ``[*ids.shape, row_bytes]``; `ids` may be a list."""
+        numbers = np.asarray(ids)
+        if numbers.dtype not in (np.int32, np.int64):
+            if numbers.size and numbers.dtype.kind not in "iu":
+                raise refused(f"ids of dtype {numbers.dtype}", "whole numbers")
+            numbers = numbers.astype(np.int64)
+        out = np.empty((*numbers.shape, self._table(table).spec.row_bytes), np.uint8)
+        self.gather_into(table, np.ascontiguousarray(numbers), out, **options)
+        return out
+
+    def prepare(
+        self, table: TableId, ids: Any, out: Any, *, id_space: IdSpace = "flat", invalid: Invalid = "error"
+    ) -> PreparedGather:
+        """The same gather again and again, for buffers that do not move: a call costs one native call.
+
+        The ids are read anew each time.
+        """
+        requests = Requests([(self._table(table), ids, out)], None, id_space, invalid)
+        return PreparedGather(self._engine, self._memory, requests)
+
+    def submit(
+        self,
+        table: TableId,
+        ids: Any,
+        out: Any,
+        *,
+        id_space: IdSpace = "flat",
+        invalid: Invalid = "error",
+        threads: int = 0,
+        stats: GatherStats | None = None,
+    ) -> Ticket:
+        """Start `gather_into` in the background.  `ids` and `out` are used by reference until the ticket is done."""
+        self._memory.check()
+        requests = Requests([(self._table(table), ids, out)], stats, id_space, invalid)
+        return self._submit(requests, threads)[0]
+
+    def submit_many(
+        self,
+        requests: Sequence[tuple[TableId, Any, Any]],
+        *,
+        id_space: IdSpace = "flat",
+        invalid: Invalid = "error",
+        order: Literal["as_given"] = "as_given",
+        threads: int = 0,
+    ) -> Sequence[Ticket]:
+        """Start several gathers ``(table, ids, out)`` in one native call, first one first -> a ticket for each.
+
+        All ids of all of them are checked before anything is read.
+        """
+        if order != "as_given":
+            raise refused(f"order={order!r}", "'as_given'")
+        self._memory.check()
+        gathers = [(self._table(table), ids, out) for table, ids, out in requests]
+        return self._submit(Requests(gathers, None, id_space, invalid), threads) if gathers else ()
+
+    def read_row(self, table: TableId, row: int) -> bytes:
+        """One row, guarded; for debugging."""
+        return self.gather(table, [row]).tobytes()
+
+    def view(self, table: TableId) -> NDArray[np.uint8]:
+        """The rows as a read-only array ``[n_rows, row_bytes]``, without a copy and *without* a guard."""
+        spec = self._table(table).spec
+        if spec.rows_per_segment:
+            raise refused(f"a view of table {table!r} in slot mode", "gather its rows")
+        shape, strides = (spec.n_rows, spec.row_bytes), (spec.row_stride, 1)
+        found: NDArray[np.uint8] = self._memory.view(spec.base_offset, spec.end - spec.base_offset, shape, strides)
+        return found
+
+    # --- subsets --------------------------------------------------------------------------------------------------
+
+    def column_slice(self, columns: Sequence[int], n_columns: int | None = None) -> RowStore:
+        """A store that reads only these columns of ids ``[..., n_columns]``; the others give zero rows, unread.
+
+        `n_columns` defaults to the heads of each table.
+        """
+        chosen = {}
+        for table_id, bound in self._bound.items():
+            total = n_columns or bound.n_heads
+            if not total or not all(0 <= column < total for column in columns):
+                raise refused(
+                    f"columns {list(columns)} of table {table_id!r} with {total} columns", "pass n_columns", "7.4"
+                )
+            chosen[table_id] = bound.subset(columns, 0, None, total)
+        return self._subset(chosen)
+
+    def id_range(self, low: int, high: int) -> RowStore:
+        """A store that reads only flat rows [low, high); the others give zero rows, unread."""
+        if not 0 <= low <= high:
+            raise refused(f"rows [{low}, {high})", "0 <= low <= high", "7.4")
+        return self._subset({table_id: bound.subset(None, low, high, 0) for table_id, bound in self._bound.items()})
+
+    # --- owner side -----------------------------------------------------------------------------------------------
+
+    def populate(self, table: TableId, rows: Any, at: int = 0) -> None:
+        """Owner side: write rows ``[n, row_bytes]`` (any type whose rows have that many bytes) from row `at` on.
+
+        From the first call on readers get StaleHandleError, until `publish`.
+        """
+        spec = self._table(table).spec
+        data = np.ascontiguousarray(rows)
+        data = data.reshape(data.shape[0], -1).view(np.uint8) if data.size else np.empty((0, spec.row_bytes), np.uint8)
+        if data.shape[1] != spec.row_bytes or at < 0 or at + len(data) > spec.n_rows:
+            raise refused(
+                f"{len(data)} rows of {data.shape[1]} bytes at {at} into table {table!r} of {spec.n_rows} rows of "
+                f"{spec.row_bytes}",
+                "rows of exactly row_bytes, inside the table",
+            )
+        self._memory.begin()
+        for low, high in _runs(spec, at, at + len(data)):
+            self._write_run(spec, low, data[low - at : high - at])
+
+    def publish(self, **model: Any) -> Manifest:
+        """Owner side: choose canary rows, write everything back, content version + 2 -> the manifest for readers.
+
+        `model`: entries to add to the manifest, see `Manifest.model`.
+        """
+        if self._is_subset:
+            raise refused("publish() of a subset", "publish the whole store")
+        self._memory.begin()
+        generation = self._memory.version() + 1 if self._memory.version_address else self.manifest.generation + 2
+        rows = {table_id: canary.choose(spec, secrets.randbits(32)) for table_id, spec in self.tables.items()}
+        manifest = replace(
+            self.manifest,
+            generation=generation,
+            canary={table_id: canary.sums(ids, self._read_rows(table_id, ids)) for table_id, ids in rows.items()},
+            model={**self.manifest.model, **model},
+        )
+        text = manifest.to_json()
+        self._memory.commit(len(self.tables), manifest.sha256, len(text))
+        self.manifest = manifest
+        return manifest
+
+    # --- health and description -----------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """How rows travel: "cacheable", "nc", "shm" or "file"."""
+        return self._memory.path
+
+    @property
+    def backend(self) -> str:
+        """Which kernel answers for the memory."""
+        return self._memory.backend
+
+    @property
+    def engine(self) -> GatherEngine:
+        return self._engine
+
+    def generation(self) -> int:
+        """The content version now: even while the content is stable.  The manifest's for memory without a header."""
+        return self._memory.version() if self._memory.version_address else self.manifest.generation
+
+    def healthy(self) -> bool:
+        """Whether the memory is open and its lease good; reads no remote memory."""
+        return self._memory.alive
+
+    def submit_probe(self) -> ProbeTicket:
+        """Read the canary rows in the background; `result` raises when they are not the manifest's."""
+        gathers = []
+        for table_id, pairs in self.manifest.canary.items():
+            bound = self._bound[table_id]
+            ids = np.array([row for row, _ in pairs], np.int64)
+            gathers.append((bound, ids, np.empty((len(ids), bound.spec.row_bytes), np.uint8)))
+        self._memory.check()
+        requests = Requests(gathers, None, "flat", "error")
+        expected = [(bound.spec, self.manifest.canary[bound.spec.table_id], out) for bound, _, out in gathers]
+        return ProbeTicket(self._submit(requests, 0) if gathers else (), expected)
+
+    def explain(self) -> str:
+        """How rows are gathered from each table, and the measurements that say so."""
+        return "\n".join(plan.explain() for plan in self._plans.values())
+
+    @property
+    def plans(self) -> MappingProxyType[TableId, Plan]:
+        """The same as data."""
+        return MappingProxyType(self._plans)
+
+    def stats(self) -> GatherStats:
+        """What was gathered so far, subsets included, by gathers that have ended."""
+        total = GatherStats()
+        for bound in self._bound.values():
+            total.add_totals(bound.totals, bound.spec.row_bytes)
+        return total
+
+    def close(self) -> None:
+        """Give back what `attach` mapped; gathers that run keep what they need until they end.  Idempotent.
+
+        MappingBusyError while views live or gathers run.  A subset closes nothing.
+        """
+        if self._is_subset:
+            return
+        self._engine.reap()
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except MappingBusyError as refusal:
+            if error is None:
+                raise
+            error.add_note(f"and {self!r} stayed open: {refusal}")
+
+    def __repr__(self) -> str:
+        return f"<RowStore {len(self._bound)} tables, {self.path}, on {self.backend}>"
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _table(self, table: TableId) -> BoundTable:
+        try:
+            return self._bound[table]
+        except KeyError:
+            raise refused(f"table {table!r}", f"one of {list(self._bound)}") from None
+
+    def _run(self, requests: Requests, threads: int) -> None:
+        engine = self._engine
+        if lib.obmm_engine_gather(engine.pointer, requests.array, threads, requests.outcomes) == -errno.EUNATCH:
+            guard.verify()
+            lib.obmm_engine_gather(engine.pointer, requests.array, threads, requests.outcomes)
+
+    def _submit(self, requests: Requests, threads: int) -> list[Ticket]:
+        return submit(self._engine, requests, threads)
+
+    def _subset(self, tables: dict[TableId, BoundTable]) -> RowStore:
+        other = RowStore(self._memory, self.manifest, self._engine, tables)
+        other._plans = self._plans
+        other._is_subset = True
+        return other
+
+    def _verify(self, verify: Verify) -> None:
+        if verify == "none":
+            return
+        if verify not in ("canary", "header"):
+            raise refused(f"verify={verify!r}", '"canary", "header" or "none"')
+        version = self._memory.version() if self._memory.version_address else self.manifest.generation
+        digest = self._memory.header_digest()
+        if version != self.manifest.generation or (any(digest) and digest != self.manifest.sha256):
+            raise StaleHandleError(
+                errno.ESTALE,
+                f"ATTACH: the memory holds publication {version}, the manifest describes {self.manifest.generation}"
+                f"{'' if version != self.manifest.generation else ' with another content'} [Engram specification 5.3]; "
+                "fix: fetch handle and manifest together, again",
+                operation="GATHER",
+                reason="generation",
+            )
+        if verify == "canary":
+            self.submit_probe().result()
+
+    def _plan(self, measured: bool) -> None:
+        for table_id, bound in self._bound.items():
+            self._plans[table_id] = measure(bound, self._engine) if measured else default_plan(bound)
+
+    def _read_rows(self, table: TableId, ids: Iterable[int]) -> NDArray[np.uint8]:
+        """Owner side, while the version is odd: rows without the sequence lock."""
+        spec = self.tables[table]
+        rows = [self._memory.read(spec.offset_of(int(row)), spec.row_bytes) for row in ids]
+        return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, spec.row_bytes)
+
+    def _write_run(self, spec: TableSpec, row: int, data: NDArray[np.uint8]) -> None:
+        if spec.row_stride == spec.row_bytes:
+            self._memory.write(spec.offset_of(row), data)
+            return
+        step = max(1, (4 << 20) // spec.row_stride)
+        for at in range(0, len(data), step):
+            part = data[at : at + step]
+            padded = np.zeros((len(part), spec.row_stride), np.uint8)
+            padded[:, : spec.row_bytes] = part
+            last = spec.row_stride - spec.row_bytes
+            self._memory.write(spec.offset_of(row + at), padded.reshape(-1)[: padded.size - last])
+
+
+def _manifest_of(manifest: Manifest | bytes | str | dict[str, Any]) -> Manifest:
+    if isinstance(manifest, Manifest):
+        return manifest
+    return Manifest.from_json(manifest) if isinstance(manifest, bytes | str) else Manifest.from_dict(manifest)
+
+
+def _memory_of(source: Source, access: Access, cache: Cache | None) -> RowMemory:
+    if isinstance(source, Mapping):
+        return MappedMemory([source], owned=False)
+    if isinstance(source, Sequence):
+        if not source:
+            raise refused("no regions", "attach at least one", "5.2")
+        return MappedMemory.side_by_side(source, access, cache)
+    return source
+
+
+def _runs(spec: TableSpec, low: int, high: int) -> Iterable[tuple[int, int]]:
+    """Row ranges that lie in one piece: everything, or segment by segment in slot mode."""
+    slots = spec.rows_per_segment or max(high, 1)
+    while low < high:
+        end = min(high, (low // slots + 1) * slots)
+        yield low, end
+        low = end

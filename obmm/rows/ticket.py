@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gather that runs in the background."""
+
+from __future__ import annotations
+
+import errno
+import time
+
+from obmm import guard
+from obmm._native import ffi, lib
+from obmm.errors import ClosedError, ObmmError
+from obmm.rows.engine import GatherEngine
+from obmm.rows.errors import late, refused
+from obmm.rows.requests import Requests
+
+_SLICE = 0.1  # seconds between two looks at Python's signal handlers
+
+
+class Ticket:
+    """One submitted gather.  It keeps ids, output and tables alive until the gather has come back, abandoned or not."""
+
+    __slots__ = ("_engine", "_index", "_number", "_open", "_requests")
+
+    def __init__(self, engine: GatherEngine, number: int, requests: Requests, index: int) -> None:
+        self._engine = engine
+        self._number = number
+        self._requests = requests
+        self._index = index
+        self._open = True
+
+    def done(self) -> bool:
+        """Whether the gather has ended; never blocks."""
+        return not self._open or self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most `timeout` seconds (None: for ever); False when the gather is still running.
+
+        Python's signal handlers run meanwhile.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._open:
+            left = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())
+            if self._wait(max(int(left * 1e9), 0)):
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                return self._wait(0)
+        return True
+
+    def result(self, timeout: float | None = None) -> int:
+        """Wait, then the rows that were read.
+
+        RemoteMemoryError: a load faulted.  StaleHandleError: published meanwhile.  GatherDeadlineError: `timeout`
+        passed, the gather still runs.  ClosedError: the memory was closed, or the gather abandoned.
+        """
+        if not self.wait(timeout):
+            raise late(self._requests.specs[self._index].table_id, timeout or 0.0)
+        return self._requests.finish(self._index)
+
+    @property
+    def generation(self) -> int:
+        """The content version that the rows are of, once done; 0 for tables without a region header."""
+        return int(self._requests.outcomes[self._index].version)
+
+    @property
+    def seconds(self) -> float:
+        """From submission to the end, once done."""
+        return float(self._requests.outcomes[self._index].nanoseconds) * 1e-9
+
+    def abandon(self) -> None:
+        """Nobody will ask for the result.  The gather ends at its next chunk; `out` may be written until `done`."""
+        if self._open:
+            lib.obmm_ticket_abandon(self._engine.pointer, self._number)
+
+    def _wait(self, nanoseconds: int) -> bool:
+        pointer = self._engine.pointer
+        result = -errno.EBADF if pointer is None else lib.obmm_ticket_wait(pointer, self._number, nanoseconds)
+        if result == -errno.ETIMEDOUT:
+            return False
+        if result == -errno.EOWNERDEAD:
+            raise ClosedError.of(self, "belongs to the parent process")
+        self._open = False
+        if pointer is not None:
+            lib.obmm_ticket_release(pointer, self._number)
+        return True
+
+    def __del__(self) -> None:
+        if not getattr(self, "_open", False) or self._engine.pointer is None:
+            return
+        result = lib.obmm_ticket_release(self._engine.pointer, self._number)
+        if result == -errno.EBUSY:
+            lib.obmm_ticket_abandon(self._engine.pointer, self._number)
+            self._engine.keep(self._number, self._requests)
+
+    def __repr__(self) -> str:
+        table = self._requests.specs[self._index].table_id
+        return f"<Ticket table {table!r} {'done' if not self._open else 'running'}>"
+
+
+def submit(engine: GatherEngine, requests: Requests, threads: int) -> list[Ticket]:
+    """Queue all of `requests` in one native call."""
+    engine.reap()
+    n = requests.count
+    tickets, bad = ffi.new("uint64_t[]", n), ffi.new("unsigned int *")
+    arguments = (engine.pointer, requests.array, n, threads, requests.outcomes, tickets, bad)
+    result = lib.obmm_engine_submit(*arguments)
+    if result == -errno.EUNATCH:
+        guard.verify()
+        result = lib.obmm_engine_submit(*arguments)
+    if result == -errno.ERANGE:
+        raise requests.failure(bad[0])
+    if result == -errno.EOWNERDEAD:
+        raise refused("submit() in a forked child", "make an engine and a store of its own", "11.3-11")
+    if result:
+        raise ObmmError(
+            -result,
+            f"GATHER: no {n} free tickets: {engine.in_use} gathers are not waited for [Engram specification 11.3-4]; "
+            "fix: wait for tickets, or drop them",
+            operation="GATHER",
+        )
+    return [Ticket(engine, tickets[i], requests, i) for i in range(n)]
