@@ -168,7 +168,7 @@ def test_many_tables_in_one_call(shelf: Shelf, engine: GatherEngine) -> None:
         assert (out == expected(ids, 64 * (table + 1))).all()
         assert ticket.generation == 2
     bad = [*gathers[:1], (3, np.array([200]), bytearray(256))]
-    with pytest.raises(ObmmArgumentError, match="table 3 has rows 0..199"):
+    with pytest.raises(ObmmArgumentError, match=r"table 3 has rows 0\.\.199"):
         store.submit_many(bad)
 
 
