@@ -263,11 +263,13 @@ class Topology:
             raise TopologyError(f"fabric.poison_unit: {self.poison_unit} is not a multiple of 4 KiB up to 2 MiB")
 
     @classmethod
-    def default(cls, hosts: int | Iterable[str] = 2, *, strict: bool = False, seed: int = 0) -> Topology:
+    def default(
+        cls, hosts: int | Iterable[str] = 2, *, strict: bool = False, seed: int = 0, poison_unit: int = 0
+    ) -> Topology:
         """`hosts` equal machines named a, b, c, ...: one package, one node, one controller, one CC and
         one NC window above DRAM, memseg 2 MiB, pool 1 GiB (driver specification 22.3 rule 3)."""
         names = [_letters(i) for i in range(hosts)] if isinstance(hosts, int) else list(hosts)
-        return cls(tuple(default_host(name, i) for i, name in enumerate(names)), strict, seed)
+        return cls(tuple(default_host(name, i) for i, name in enumerate(names)), strict, seed, poison_unit)
 
     @classmethod
     def load(cls, path: str | Path) -> Topology:

@@ -94,6 +94,10 @@ class Mapped:
         end = self.length if end is None else end
         self.client.munmap(self.address + start, end - start)
 
+    def detach(self) -> None:
+        """The process is gone: its address space too."""
+        _libc.munmap(self.address, self.length)
+
 
 class Client:
     """One process of a host."""

@@ -14,13 +14,15 @@ from ..topology import Topology
 from .calls import Backing, KernelError
 from .check import check_host
 from .host import Host
-from .inject import inject
+from .inject import faults, inject
 from .memory import Memory
 from .mutex import Mutex
 from .process import Process
 from .region import ExportRegion, ImportRegion
 from .ummu import Ummu
 from .vma import Vma
+
+LONGEST_WAIT = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Fabric:
         self.clock = clock
         self.lock = Lock()
         self._changed = Condition(self.lock)
+        self._wakes = 0
         self.hole = Memory("obmm-hole", 0)
         """Empty memory: what is mapped where nothing answers. Every access is a SIGBUS."""
         self.hosts: dict[str, Host] = {spec.name: Host(self, spec) for spec in self.topology.hosts}
@@ -61,12 +64,15 @@ class Fabric:
         return Mutex(self._changed)
 
     def pause(self, seconds: float) -> None:
-        """Sleep inside a call: other calls run meanwhile. Called with the lock held."""
-        self.lock.release()
-        try:
-            time.sleep(seconds)
-        finally:
-            self.lock.acquire()
+        """Sleep inside a call, with the lock held: other calls run meanwhile. `wake` ends it early."""
+        until, wakes = time.monotonic() + seconds, self._wakes
+        while self._wakes == wakes and (rest := until - time.monotonic()) > 0:
+            self._changed.wait(min(rest, LONGEST_WAIT))
+
+    def wake(self) -> None:
+        """End all pauses: the faults that caused them were disarmed, or the fabric goes down."""
+        self._wakes += 1
+        self._changed.notify_all()
 
     def resolve(self, dcna: int, tokenid: int, uba: int) -> tuple[ExportRegion, int] | None:
         """The export and offset that (destination CNA, token, UBA) name, or None: nobody answers."""
@@ -104,12 +110,17 @@ class Fabric:
             if found is not None and found[0] is region:
                 yield low, found[1], min(high - low, region.size - found[1])
 
-    def inject(self, host: str, fault: str, *values: Any) -> None:
-        """Make something go wrong on `host`; `model.inject` lists what (EINVAL for anything else)."""
+    def inject(self, host: str, fault: str, **arguments: Any) -> None:
+        """Make something go wrong on `host`; `faults()` lists what (EINVAL for anything else)."""
         with self.lock:
             if host not in self.hosts:
                 raise KernelError(errno.ENOENT, "inject", f"no host {host!r}; there are {', '.join(self.hosts)}")
-            inject(self.hosts[host], fault, *values)
+            inject(self.hosts[host], fault, **arguments)
+
+    @staticmethod
+    def faults() -> dict[str, str]:
+        """Name and description of every fault."""
+        return faults()
 
     def check(self) -> None:
         """Raise AssertionError that names the broken invariant, if any; for stress tests."""
@@ -120,6 +131,7 @@ class Fabric:
     def close(self) -> None:
         """Destroy all memory. Existing mappings of clients get SIGBUS."""
         with self.lock:
+            self.wake()
             for host in self.hosts.values():
                 host.close()
             self.hole.destroy()

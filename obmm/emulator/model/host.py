@@ -50,8 +50,7 @@ class Host:
         self.name = spec.name
         self.faults = Faults()
         self.journal = Journal()
-        self.features = spec.features
-        """Feature mask of the firmware, None = no source; read when the module loads (rule D1)."""
+        self._features = spec.features
         self.contiguous_percent = spec.contiguous_percent
         self.dev_noexec = False
         """/dev is mounted noexec (rule M4)."""
@@ -94,6 +93,16 @@ class Host:
         self.pools: dict[int, Pool] = {}
         self.loaded = False
         self._load(spec.parameters())
+
+    @property
+    def features(self) -> int | None:
+        """Feature mask of the firmware, None = no source; the module reads it when it loads (rule D1)."""
+        return self._features
+
+    @features.setter
+    def features(self, mask: int | None) -> None:
+        self._features = mask
+        self.tree.changed_features()
 
     @property
     def open_files(self) -> int:

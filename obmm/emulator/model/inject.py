@@ -18,57 +18,51 @@ if TYPE_CHECKING:
     from .host import Host
 
 
-def inject(host: Host, fault: str, *values: Any) -> None:
+def faults() -> dict[str, str]:
+    """Every fault that `inject` knows: name -> what it does and what it needs."""
+    known = {name: " ".join((action.__doc__ or "").split()) for name, action in _ACTIONS.items()}
+    for one in fields(Faults):
+        known[one.name.replace("_", "-")] = f"value=...: {one.metadata['text']}"
+    return known
+
+
+def inject(host: Host, fault: str, **arguments: Any) -> None:
     """Make `fault` happen on `host`, or arm it. Called with the fabric's lock held.
 
-    `fault` is an action:
-
-    * ``node-death``: the host is gone. Its exports answer nobody any more (SIGBUS at importers, on existing
-      mappings too), its own calls fail with ENODEV.
-    * ``revoke MEM_ID``: an export answers nobody any more, under live importers. The emulator has one memory
-      for everybody, so the exporter's own mappings get SIGBUS as well.
-    * ``poison MEM_ID OFFSET``: one page of an export gives SIGBUS from now on, to everybody. New mappings see
-      it at once. Existing ones see it at once when the fabric was made with a `poison_unit` (then the whole
-      unit is lost), else with the process's next call on the fabric.
-    * ``low-memory NODE``: reclaim takes the free part of the node's pool back.
-    * ``gate-closed``: the firmware feature gate closes (as a module load would find it).
-    * ``module-absent``: the module is unloaded (EAGAIN while it is in use).
-    * ``reset``: every armed fault is disarmed; what has died stays dead.
-
-    or the name of a field of `Faults` with its value (an errno as number or name, seconds, a count).
+    `fault` is one of `faults()`: an action with its own arguments, or a field of `Faults` with `value`: an
+    errno as number or name, seconds, a count. EINVAL for anything else.
     """
+    name = fault.replace("-", "_")
     action = _ACTIONS.get(fault)
-    if action is not None:
-        try:
-            action(host, *(int(value) for value in values))
-        except TypeError:
-            raise KernelError(errno.EINVAL, "inject", f"{fault} {' '.join(map(str, values))}") from None
-        return
-    known = {one.name: one for one in fields(Faults)}
-    if fault not in known:
-        names = ", ".join([*_ACTIONS, *known])
-        raise KernelError(errno.EINVAL, "inject", f"no fault {fault!r}; known are {names}")
-    setattr(host.faults, fault, _value(known[fault].default, values))
+    known = {one.name: one.default for one in fields(Faults)}
+    if action is None and name not in known:
+        raise KernelError(errno.EINVAL, "inject", f"no fault {fault!r}; known are {', '.join(faults())}")
+    try:
+        if action is not None:
+            action(host, **{key: int(value) for key, value in arguments.items()})
+        else:
+            setattr(host.faults, name, _value(known[name], **arguments))
+    except (TypeError, ValueError) as error:
+        raise KernelError(errno.EINVAL, "inject", f"{fault} {arguments}: {error}") from None
 
 
-def _value(default: object, values: tuple[Any, ...]) -> object:
-    """What to set a field to whose healthy value is `default`."""
-    if not values:
-        raise KernelError(errno.EINVAL, "inject", "a value is missing")
-    if len(values) > 1:
-        return tuple(int(value) for value in values)
-    value = values[0]
+def _value(healthy: object, *, value: Any) -> object:
+    """What to set a field to whose healthy value is `healthy`."""
+    if isinstance(value, (tuple, list)):
+        return tuple(int(one) for one in value)
     if isinstance(value, str) and value in _ERRNO_NAMES:
         return _ERRNO_NAMES[value]
-    if isinstance(default, bool):
+    if isinstance(healthy, bool):
         return bool(int(value))
-    return float(value) if isinstance(default, float) else int(value)
+    return float(value) if isinstance(healthy, float) else int(value)
 
 
 _ERRNO_NAMES = {name: number for number, name in errno.errorcode.items()} | {"EOPNOTSUPP": errno.EOPNOTSUPP}
 
 
 def _node_death(host: Host) -> None:
+    """The machine is gone: its exports answer nobody any more (SIGBUS at importers, on existing
+    mappings too), and its own calls fail with ENODEV."""
     host.dead = True
     for region in host.regions.values():
         if isinstance(region, ExportRegion):
@@ -76,6 +70,8 @@ def _node_death(host: Host) -> None:
 
 
 def _revoke(host: Host, mem_id: int) -> None:
+    """mem_id=...: an export answers nobody any more, under live importers (SIGBUS). The emulator has one
+    memory for everybody, so the exporter's own mappings get SIGBUS as well."""
     _cut_off(host, _export(host, mem_id))
 
 
@@ -87,6 +83,9 @@ def _cut_off(host: Host, region: ExportRegion) -> None:
 
 
 def _poison(host: Host, mem_id: int, offset: int) -> None:
+    """mem_id=... offset=...: one page of an export gives SIGBUS to everybody. New mappings see it at once;
+    existing ones at once when the topology has a poison_unit (the whole unit is lost then), else with the
+    process's next call."""
     region = _export(host, mem_id)
     if not 0 <= offset < region.size or region.memory is None:
         raise KernelError(errno.EINVAL, "inject", f"offset {offset:#x} of region {mem_id}")
@@ -107,22 +106,27 @@ def _export(host: Host, mem_id: int) -> ExportRegion:
 
 
 def _low_memory(host: Host, node: int) -> None:
+    """node=...: reclaim takes the free part of the node's pool back."""
     if node not in host.pools:
         raise KernelError(errno.ENODEV, "inject", f"node {node} has no pool")
     host.pools[node].low_memory()
 
 
 def _gate_closed(host: Host) -> None:
+    """The firmware feature gate closes, as a module load would find it (EOPNOTSUPP)."""
     host.features = 0
     host.module.gate_open = False
 
 
 def _module_absent(host: Host) -> None:
+    """The module is unloaded (EAGAIN while it is in use)."""
     host.unload()
 
 
 def _reset(host: Host) -> None:
+    """Every armed fault is disarmed; what has died stays dead."""
     host.faults.reset()
+    host.fabric.wake()
 
 
 _ACTIONS: dict[str, Callable[..., None]] = {

@@ -23,6 +23,11 @@ class Mutex:
         self._held = False
         self._waiting = 0
 
+    @property
+    def held(self) -> bool:
+        """Whether a call is inside, perhaps asleep."""
+        return self._held
+
     def __enter__(self) -> None:
         while self._held:
             self._waiting += 1

@@ -117,11 +117,14 @@ class Process:
         return Answer(value, tuple(actions))
 
     def mmap(self, file: OpenFile, address: int, length: int, prot: int, flags: int, offset: int) -> Answer:
-        """mmap(2) of `file` at `address`, which the client has chosen (driver specification 9.3)."""
+        """mmap(2) of `file` at `address`, which the client has chosen (driver specification 9.3).
+
+        `offset` may come as the signed off_t of the call: bit 63 makes it negative.
+        """
         with self.host.fabric.lock, self.mmap_lock:
             if file.path_only:
                 raise KernelError(errno.EBADF, "9.1", "O_PATH descriptor")
-            actions = mapping.map_region(self, file, address, length, prot, flags, offset)
+            actions = mapping.map_region(self, file, address, length, prot, flags, offset & (1 << 64) - 1)
             return self._answer(address, actions)
 
     def munmap(self, address: int, length: int) -> Answer:

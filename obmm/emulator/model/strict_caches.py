@@ -38,6 +38,7 @@ class StrictCaches:
         self._host = host
         self._random = random.Random(f"{seed} {host.name}")
         self._copies: dict[Region, _Copy] = {}
+        self.rate = EVICTION_RATE
 
     def map_actions(self, vma: Vma, start: int, end: int) -> list[Action]:
         """The client's mmap calls that make [start, end) of `vma` real."""
@@ -82,7 +83,7 @@ class StrictCaches:
 
     def tick(self) -> None:
         """A driver call on this host: time for an eviction now and then."""
-        if self._random.random() < EVICTION_RATE:
+        if self._random.random() < self.rate:
             self.evict()
 
     def forget(self, region: Region) -> None:

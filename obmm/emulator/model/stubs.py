@@ -37,6 +37,7 @@ def _low_memory(host: Host, node: int, reason: int) -> None:
 
 def _reset(host: Host) -> None:
     host.faults.reset()
+    host.fabric.wake()
 
 
 STUBS: dict[str, Callable[..., None]] = {

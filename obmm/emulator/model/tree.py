@@ -23,6 +23,7 @@ REGIONS = "/sys/devices/obmm"
 POOLS = "/sys/kernel/obmm_mempool"
 PARAMETERS = "/sys/module/obmm/parameters"
 PREIMPORTS = "/proc/obmm/preimport_info"
+FEATURE_FILE = "/sys/bus/ub/ub_feature"
 MISC_MAJOR, MISC_MINOR, SHMDEV_MAJOR = 10, 122, 511
 FEATURES = ("borrow_nc", "borrow_cc", "share_nc", "share_cc")
 PREIMPORT_HEADER = f"{'pa_start':<16} - {'pa_end':<16} : {'dcna':<8} {'scna':<8}    {'deid':<37} {'seid':<37}    nid\n"
@@ -144,6 +145,12 @@ class Tree:
         """A preimport appeared or went."""
         self._write(self._only(PREIMPORTS, "/proc/iomem"))
 
+    def changed_features(self) -> None:
+        """The firmware reports other features."""
+        if self._host.features is None:
+            self._remove(FEATURE_FILE)
+        self._write(self._only(FEATURE_FILE))
+
     def changed_pools(self) -> None:
         """Pool counters moved."""
         self._write(self._pool_files())
@@ -186,7 +193,7 @@ class Tree:
         yield "/proc/devices", (self._devices, 0o444)
         yield "/proc/iomem", (self._iomem, 0o444)
         if self._host.features is not None:
-            yield "/sys/bus/ub/ub_feature", (self._features, 0o444)
+            yield FEATURE_FILE, (self._features, 0o444)
         if self._host.loaded:
             yield PREIMPORTS, (self._preimports, 0o444)
 

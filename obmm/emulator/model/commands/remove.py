@@ -28,8 +28,8 @@ def unexport(process: Process, raw: bytes, user: UserMemory) -> None:
     except KernelError:
         region.destroying = False
         raise
-    host.withdraw(region)
     host.free(region)
+    host.withdraw(region)
 
 
 def unimport(process: Process, raw: bytes, user: UserMemory) -> None:
