@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 struct obmm_sys {
 	int (*open)(struct obmm_sys *sys, const char *path, int flags);
+	int (*ioctl)(struct obmm_sys *sys, int fd, unsigned long request, void *arg);
 	void *(*mmap)(struct obmm_sys *sys, void *addr, size_t length, int prot, int flags, int fd, uint64_t offset);
+	int (*munmap)(struct obmm_sys *sys, void *addr, size_t length);
+	int (*close)(struct obmm_sys *sys, int fd);
 	void (*destroy)(struct obmm_sys *sys);
 	const char *root;
 	const char *name;

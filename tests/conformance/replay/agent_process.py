@@ -7,6 +7,7 @@ JSON object; a new agent's end of its own socket comes with the message.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -37,6 +38,8 @@ def nursery(control: socket.socket) -> None:
     """Fork an agent for every message until the other end is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(ImportError):
+        import obmm._native  # noqa: F401  (once here instead of once in each agent)
     tidy()
     while (message := receive(control)) is not None:
         order, fds = message

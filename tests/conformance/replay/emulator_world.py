@@ -6,15 +6,16 @@ What a stub was in the recording is a fault or an account of the model here.
 
 from __future__ import annotations
 
-import errno
 import time
 from typing import Any
 
 from obmm.emulator.model.calls import KernelError
 from obmm.emulator.model.fabric import Fabric
+from obmm.emulator.model.user_memory import Extent
 from obmm.emulator.topology import Controller, HostSpec, Node, Topology, Window
 
 from .port import Account
+from .system import errno_name
 from .transcript import number
 
 Step = dict[str, Any]
@@ -73,26 +74,17 @@ def topology(header: Step, config: str) -> Topology:
 class EmulatorWorld:
     """One fabric with one host, as the recorder's machine was."""
 
-    def __init__(self, header: Step, config: str) -> None:
-        self.fabric = Fabric(topology(header, config))
-        self.host = self.fabric.hosts[HOST]
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.host = fabric.hosts[HOST]
         self._uevents = 0
-
-    def close(self) -> None:
-        self.fabric.close()
-
-    @property
-    def pristine(self) -> bool:
-        """Whether the last case left nothing behind."""
-        host = self.host
-        return not (host.regions or host.open_files or host.processes or host.imports)
 
     def __call__(self, op: str, given: Step) -> Step:
         try:
             result = getattr(self, "_" + op)(given)
         except KernelError as error:
-            return {"ret": -1, "errno": errno.errorcode[error.errno]}
-        return {"ret": 0} | (result or {})
+            return {"ret": -1, "errno": errno_name(error.errno)}
+        return {} if op == "stub" else {"ret": 0} | (result or {})
 
     def _stub(self, given: Step) -> Step:
         name, *values = given["set"]
@@ -198,6 +190,12 @@ class EmulatorWorld:
                 for vma in self.host.processes[pid].vmas.overlapping(address, address + length)
             ]
 
+    def declare(self, pid: int, start: int, length: int, huge: bool, node: int, writable: bool = True) -> None:
+        """Memory of a process that the model takes as huge pages of `node`: this machine may have neither."""
+        with self.fabric.lock:
+            memory = self.host.processes[pid].memory
+            memory.declare(Extent(start, start + length, huge, writable, node))
+
     def pinned_kib(self, pid: int) -> int:
         """VmPin of a process: what EXPORT_PID pinned."""
         with self.fabric.lock:
@@ -207,9 +205,9 @@ class EmulatorWorld:
 def _without_kind(entry: Step) -> Step:
     plain = {key: value for key, value in entry.items() if key != "kind" and value is not None}
     if isinstance(plain.get("ret"), int) and plain["ret"] < -1:
-        plain["ret"] = errno.errorcode[-plain["ret"]]
+        plain["ret"] = errno_name(-plain["ret"])
     return plain
 
 
 def _errno(value: int | str) -> str:
-    return value if isinstance(value, str) else errno.errorcode[abs(value)]
+    return value if isinstance(value, str) else errno_name(abs(value))

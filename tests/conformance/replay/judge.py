@@ -71,6 +71,8 @@ class _Judge:
         self._output(index, step, seen, check)
         if "value" in step and "value" in seen and self.imports.meaningful(step):
             check("value", number(step["value"]), number(seen["value"]))
+        if step["op"] in ("start", "join"):
+            return found  # the recorder looked at the account after synchronous steps only
         pa_of_import = self.imports.live
         check("flush", self._flushes(step, pa_of_import), self._flushes(seen, pa_of_import))
         check("numa_calls", _plain(step.get("numa_calls", [])), _plain(seen.get("numa_calls", [])))
@@ -154,11 +156,12 @@ class _ImportMemory:
 def _plain(value: Any) -> Any:
     """The same with every textual number as a number: the recorder wrote some as text."""
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in value]
     if isinstance(value, str) and _NUMBER.fullmatch(value):
-        return int(value, 0) if value.lstrip("-").startswith("0x") or not value.lstrip("-").startswith("0") else value
+        digits = value.lstrip("-")
+        return int(value, 0) if digits == "0" or digits.startswith("0x") or not digits.startswith("0") else value
     return value
 
 
@@ -174,7 +177,7 @@ def _joined(flushes: list[Step], imports: dict[int, int]) -> list[Step]:
     joined: list[Step] = []
     for entry in flushes:
         last = joined[-1] if joined else None
-        if (
+        if (last is not None and "target" in entry and last | {"length": 0} == entry | {"length": 0}) or (
             last is not None
             and "offset" in entry
             and "offset" in last

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from obmm.emulator.model.fabric import Fabric
+
 from . import vfs
 from .agent import Agent
-from .emulator_world import OPERATIONS, EmulatorWorld
+from .emulator_world import OPERATIONS, EmulatorWorld, topology
 from .model_system import ModelSystem
 from .port import Account, Process
+from .scratch import scratch
 from .transcript import Case, Transcript
 
 Step = dict[str, Any]
@@ -22,6 +25,16 @@ _IMPOSSIBLE = frozenset(
     {"fork", "exec", "start", "join", "call", "setuid", "rlimit", "max_map_count", "mmap_many"}
     | {"procmem", "write_from_map", "read_into_map", "vm_readv", "vmsplice", "futex_wake"}
 )
+
+
+def _kills_a_child(case: Case) -> bool:
+    seen = set()
+    for step in case.steps:
+        name = step.get("proc")
+        if step["op"] == "kill" and name not in seen:
+            return True
+        seen.add(name)
+    return False
 
 
 class _Folder:
@@ -55,6 +68,8 @@ class _ModelProcess:
         if op == "where":
             at, length = self._agent.mappings[given["map"]]
             return {"address": at, "length": length}
+        if op in _IMPOSSIBLE:
+            raise NotImplementedError(f"{op} would happen to this process")
         if op == "exit":
             self._system.exit()
             return {"gone": True}
@@ -93,14 +108,16 @@ class ModelPort:
 
     def unable(self, case: Case) -> str | None:
         outside = case.operations & (_IMPOSSIBLE | vfs.THROUGH_LIBC)
-        if outside - {"stat", "chmod", "chown"}:
+        if "fork" in outside or _kills_a_child(case):
+            return "needs a forked child"
+        if outside:
             return f"needs real processes: {', '.join(sorted(outside))}"
         return None
 
-    def begin(self, case: Case) -> None:
-        self._clearing = "pool" in case.tags
-        self._folder = tempfile.TemporaryDirectory(prefix="obmm-replay-")
-        self._world = EmulatorWorld(self._header, case.config)
+    def begin(self, config: str, clearing: bool = False) -> None:
+        self._clearing = clearing
+        self._folder = scratch()
+        self._world = EmulatorWorld(Fabric(topology(self._header, config)))
         self._world.host.tree.watch(_Folder(Path(self._folder.name)))
 
     def spawn(self, name: str) -> Process:
@@ -130,5 +147,5 @@ class ModelPort:
     def end(self, processes: Sequence[Process]) -> None:
         assert self._world is not None
         assert self._folder is not None
-        self._world.close()
+        self._world.fabric.close()
         self._folder.cleanup()

@@ -18,10 +18,10 @@ from .system import PROT_READ, PROT_WRITE, Fault
 
 PAGE = 4096
 PMD = 2 << 20
-MAP_FIXED = 0x10
+MAP_FIXED, MAP_FIXED_NOREPLACE = 0x10, 0x100000
 SIGSEGV, SIGBUS = 11, 7
 
-_EINVAL, _EFAULT = 22, 14
+_EINVAL, _EFAULT, _EEXIST = 22, 14, 17
 
 
 @dataclass
@@ -210,7 +210,11 @@ class ModelSystem:
             self.munmap(address, length)
             self.space.put(Piece(address, end, prot, bytearray(length)))
             return address
-        if not flags & MAP_FIXED:
+        if flags & MAP_FIXED_NOREPLACE and any(
+            piece.start < address + length and address < piece.end for piece in self.space.pieces
+        ):
+            raise OSError(_EEXIST, "mmap")
+        if not flags & (MAP_FIXED | MAP_FIXED_NOREPLACE):
             address = self.space.room(length)
         answer = self._called(self._process.mmap, self._files[fd][0], address, length, prot, flags, offset)
         self.space.apply(answer.actions)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ class NativeProcess:
     def __init__(self, pid: int, control: socket.socket) -> None:
         self.pid = pid
         self._control = control
+        self._pidfd = os.pidfd_open(pid)
 
     def perform(self, op: str, given: Step, timeout: float | None = None) -> Step:
         self.start(op, given)
@@ -59,16 +62,37 @@ class NativeProcess:
         return NativeProcess(self.join()["pid"], ours)
 
     def kill(self) -> None:
+        if self._pidfd < 0:
+            return
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        self.settle()
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if not self._ended(PATIENCE_S * 1000):
+            raise TimeoutError(f"process {self.pid} survives SIGKILL")
 
     def settle(self) -> None:
-        """The control socket is closed with the process's other files: its end of file is the exit or exec."""
-        self._control.settimeout(PATIENCE_S)
-        with contextlib.suppress(ConnectionResetError):
-            while self._control.recv(LARGEST):
-                pass
+        """Wait until an exit or exec has closed what it closes."""
+        comm = Path(f"/proc/{self.pid}/comm")
+        until = time.monotonic() + PATIENCE_S
+        while not self._ended(1):
+            # an exec renames the process after it has closed descriptors
+            with contextlib.suppress(FileNotFoundError):
+                if comm.read_text() == "sleep\n":
+                    return
+            if time.monotonic() > until:
+                raise TimeoutError(f"process {self.pid} neither ends nor executes")
+
+    def _ended(self, milliseconds: float) -> bool:
+        """Whether the process is gone, with all that it had, within this time."""
+        if self._pidfd < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        if not poll.poll(milliseconds):
+            return False
+        os.close(self._pidfd)
+        self._pidfd = -1
+        self._control.close()
+        return True
 
 
 class Nursery:

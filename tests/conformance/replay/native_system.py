@@ -34,6 +34,9 @@ CODES = {
     (4, 2): "ILL_ILLOPN",
 }
 
+#: Files that belong to the machine under test and not to the one that tests.
+_OF_THE_MACHINE = ("/sys/", "/dev/", "/proc/obmm", "/proc/iomem", "/proc/devices")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [
@@ -166,7 +169,7 @@ class NativeSystem:
         return copy
 
     def path(self, path: str) -> str:
-        return self._calls.root + path if path.startswith(("/sys/", "/proc/obmm", "/dev/")) else path
+        return self._calls.root + path if path.startswith(_OF_THE_MACHINE) else path
 
     # memory of the process itself
 

@@ -54,8 +54,8 @@ class Port(Protocol):
     def unable(self, case: Case) -> str | None:
         """Why this port cannot run `case` at all, or None."""
 
-    def begin(self, case: Case) -> None:
-        """A freshly loaded driver on the topology that the case names."""
+    def begin(self, config: str, clearing: bool = False) -> None:
+        """A freshly loaded driver on topology `config`; `clearing`: account for flushes that clear memory, too."""
 
     def spawn(self, name: str) -> Process: ...
 

@@ -33,7 +33,7 @@ class Replay:
 
     def run(self) -> list[dict[str, Any]]:
         """The observed steps, with the keys of the recorded ones."""
-        self.port.begin(self.case)
+        self.port.begin(self.case.config, clearing="pool" in self.case.tags)
         try:
             for index, step in enumerate(self.case.steps):
                 self._fork_unrecorded_child(index)

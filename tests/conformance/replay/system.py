@@ -26,6 +26,13 @@ _MMAP_FLAGS = {
 }
 
 
+def errno_name(code: int | None) -> str:
+    """The name that the recording uses: of two names for one number, the kernel's."""
+    return {errno.EAGAIN: "EAGAIN", errno.EOPNOTSUPP: "EOPNOTSUPP"}.get(code or 0) or errno.errorcode.get(
+        code or 0, str(code)
+    )
+
+
 class Fault(Exception):
     """A load, store or jump raised a signal."""
 
@@ -77,11 +84,6 @@ class System(Protocol):
 
     def path(self, path: str) -> str:
         """Where this kernel keeps the file `path` of /sys, /proc or /dev."""
-
-
-def errno_name(code: int) -> str:
-    """The recording's name; Python's table has ENOTSUP for the same number on some builds."""
-    return "EOPNOTSUPP" if code == errno.EOPNOTSUPP else errno.errorcode.get(code, str(code))
 
 
 def protection(letters: str) -> int:

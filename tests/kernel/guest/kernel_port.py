@@ -84,10 +84,10 @@ class KernelPort:
                 return f"the module has no {path}"
         return None
 
-    def begin(self, case: Case) -> None:
-        if case.config != self._config:
-            simulator.load(topology=case.config)
-            self._config = case.config
+    def begin(self, config: str, clearing: bool = False) -> None:
+        if config != self._config:
+            simulator.load(topology=config)
+            self._config = config
         simulator.inject("reset")
         simulator.log()
 

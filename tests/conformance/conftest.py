@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One backend for the whole run, one freshly loaded driver for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .driver import Driver
+from .machine import Machine
+from .replay.port import Port
+from .replay.table_port import TablePort
+from .replay.transcript import Transcript
+
+
+@pytest.fixture(scope="session")
+def transcript() -> Transcript:
+    return Transcript.load()
+
+
+@pytest.fixture(scope="session")
+def port(transcript: Transcript) -> Iterator[Port]:
+    """The backend: the emulator through its system-call table, real processes on a real server."""
+    port = TablePort(transcript)
+    yield port
+    port.close()
+
+
+@pytest.fixture
+def machine(port: Port) -> Iterator[Machine]:
+    """Topology A: two nodes on one package, one controller."""
+    machine = Machine(port, "A")
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def machine_b(port: Port) -> Iterator[Machine]:
+    """Topology B: two packages with a controller each, and a node without CPUs."""
+    machine = Machine(port, "B")
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def driver(machine: Machine) -> Driver:
+    return machine.process()
+
+
+@pytest.fixture
+def driver_b(machine_b: Machine) -> Driver:
+    return machine_b.process()

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases through the emulator's system-call table: real processes, a real server, a fresh fabric for each case.
+
+The server runs on a thread of this process, so that injections and accounts are calls on its model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from obmm.emulator.runtime import FabricDirectory
+from obmm.emulator.server import Server
+
+from . import vfs
+from .emulator_world import HOST, OPERATIONS, EmulatorWorld, topology
+from .native_process import Nursery
+from .native_system import build_probe
+from .port import Account, Process
+from .scratch import scratch
+from .transcript import Case, Transcript, number
+
+Step = dict[str, Any]
+
+#: Words about a machine that this one need not be.
+_HUGEPAGES = "/proc/sys/vm/nr_hugepages"
+
+
+class TablePort:
+    """The emulator behind its system-call table, or behind its preload library."""
+
+    world_operations = OPERATIONS
+
+    def __init__(self, transcript: Transcript, preload: bool = False) -> None:
+        self.name = "emulator, preload library" if preload else "emulator, system-call table"
+        self._header = transcript.header
+        self._preload = preload
+        self._folder = scratch()
+        folder = Path(self._folder.name)
+        self._probe = build_probe(folder)
+        self._runtime = folder / "run"
+        self._runtime.mkdir(mode=0o700)
+        self._numbers = itertools.count()
+        self._nursery = Nursery()
+        self._server: Server | None = None
+        self._thread: threading.Thread | None = None
+        self._world: EmulatorWorld | None = None
+        self._clearing = False
+        #: (pid, mapping) -> (huge, node) of the memory that cases made for EXPORT_PID
+        self._own_memory: dict[tuple[int, str], tuple[bool, int]] = {}
+
+    def unable(self, case: Case) -> str | None:
+        if "call" in case.operations and os.uname().machine != "aarch64":
+            return "executes arm64 instructions"
+        own = {step["in"]["map"] for step in case.steps if step["op"] in ("hugemap", "reserve")}
+        outside = {
+            step["op"] for step in case.steps if step["op"] in vfs.THROUGH_LIBC and step["in"].get("map") not in own
+        }
+        if outside and not self._preload:
+            return f"not in the system-call table: {', '.join(sorted(outside))}"
+        return None
+
+    def begin(self, config: str, clearing: bool = False) -> None:
+        self._clearing = clearing
+        with _runtime_directory(self._runtime):
+            directory = FabricDirectory(f"f{next(self._numbers)}")
+            directory.claim()
+        self._server = Server(topology(self._header, config), directory)
+        self._world = EmulatorWorld(self._server.fabric)
+        self._thread = threading.Thread(target=self._server.serve, name="fabric", daemon=True)
+        self._thread.start()
+
+    def spawn(self, name: str) -> Process:
+        assert self._server is not None
+        table = {"socket": str(self._server.directory.socket), "node": HOST}
+        return self._nursery.spawn({"probe": str(self._probe), "table": table, "real_hugetlb": False})
+
+    def world(self, op: str, given: Step) -> Step:
+        assert self._world is not None
+        assert self._server is not None
+        self._server.settle()
+        return self._world(op, given)
+
+    def account(self) -> Account:
+        assert self._world is not None
+        assert self._server is not None
+        self._server.settle()
+        return self._world.account(self._clearing)
+
+    def augment(self, process: Process, op: str, given: Step, result: Step) -> Step:
+        assert self._world is not None
+        if op == "maps":
+            place = process.perform("where", given)
+            vmas = self._world.vmas(process.pid, place["address"], place["length"])
+            wrong = _contradiction(vmas, result["out"]["vmas"])
+            return {"failure": wrong} if wrong else {"ret": 0, "out": {"vmas": vmas}}
+        if op == "vmpin":
+            return {"ret": 0, "out": {"VmPin_kB": self._world.pinned_kib(process.pid)}}
+        if op == "writefile" and given["path"] == _HUGEPAGES:
+            return {"ret": 0}
+        if op == "hugemap" and result.get("ret") == 0:
+            # its first call makes the process known to the model
+            process.perform("open", {"path": "/dev/obmm", "flags": "O_RDONLY", "fd": "-"})
+            process.perform("close", {"fd": "-"})
+            self._own_memory[process.pid, given["map"]] = (given.get("huge", True), given.get("node") or 0)
+            self._declare(process, given, writable=True)
+        if op == "mprotect" and (process.pid, given["map"]) in self._own_memory:
+            self._declare(process, given, writable="W" in given["prot"])
+        return result
+
+    def _declare(self, process: Process, given: Step, writable: bool) -> None:
+        assert self._world is not None
+        huge, node = self._own_memory[process.pid, given["map"]]
+        place = process.perform("where", {"map": given["map"]})
+        offset = number(given.get("off", 0))
+        length = number(given.get("length", place["length"] - offset))
+        self._world.declare(process.pid, place["address"] + offset, length, huge, node, writable)
+
+    def end(self, processes: Sequence[Process]) -> None:
+        assert self._server is not None
+        assert self._thread is not None
+        for process in processes:
+            process.kill()
+        self._server.stop()
+        self._thread.join(10)
+        errors = self._server.internal_errors
+        self._server.close()
+        self._server = self._world = None
+        if errors:
+            raise AssertionError(f"{errors} internal errors in the server")
+
+    def close(self) -> None:
+        self._nursery.close()
+        self._folder.cleanup()
+
+
+#: What page tables give for a VMA's letters: a write right reads as well, execution reads, and never goes with it.
+_PAGE_RIGHTS = {
+    "-w-s": ("rw-s",),
+    # what an ownership call does to an executable mapping reaches its page tables only (Q14)
+    "--xs": ("r--s", "r-xs", "---s"),
+    "r-xs": ("r--s",),
+    "r--s": ("r-xs",),
+    "rwxs": ("rw-s",),
+    "-wxs": ("rw-s",),
+}
+
+
+def _contradiction(model: list[Step], real: list[Step]) -> str | None:
+    """The process's real page protections must be what the model says, however the real pieces are cut."""
+
+    def rights(pieces: list[Step], offset: int) -> str:
+        for piece in pieces:
+            if piece["off"] <= offset < piece["off"] + piece["len"]:
+                return str(piece["perm"])
+        return "unmapped"
+
+    for offset in sorted({piece["off"] for piece in (*model, *real)}):
+        ours, theirs = rights(model, offset), rights(real, offset)
+        if theirs not in {ours, *_PAGE_RIGHTS.get(ours, ())}:
+            return f"the model says {ours!r} at {offset:#x}, the process's maps file {theirs!r}"
+    return None
+
+
+@contextlib.contextmanager
+def _runtime_directory(path: Path) -> Iterator[None]:
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    os.environ["XDG_RUNTIME_DIR"] = str(path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["XDG_RUNTIME_DIR"]
+        else:
+            os.environ["XDG_RUNTIME_DIR"] = before
