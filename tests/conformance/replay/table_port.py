@@ -6,15 +6,14 @@ The server runs on a thread of this process, so that injections and accounts are
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from obmm.emulator.runtime import FabricDirectory
+from obmm.emulator.directory import FabricDirectory
 from obmm.emulator.server import Server
 
 from . import vfs
@@ -67,9 +66,8 @@ class TablePort:
 
     def begin(self, config: str, clearing: bool = False) -> None:
         self._clearing = clearing
-        with _runtime_directory(self._runtime):
-            directory = FabricDirectory(f"f{next(self._numbers)}")
-            directory.claim()
+        directory = FabricDirectory(self._runtime, f"f{next(self._numbers)}")
+        directory.claim()
         self._server = Server(topology(self._header, config), directory)
         self._world = EmulatorWorld(self._server.fabric)
         self._thread = threading.Thread(target=self._server.serve, name="fabric", daemon=True)
@@ -165,16 +163,3 @@ def _contradiction(model: list[Step], real: list[Step]) -> str | None:
         if theirs not in {ours, *_PAGE_RIGHTS.get(ours, ())}:
             return f"the model says {ours!r} at {offset:#x}, the process's maps file {theirs!r}"
     return None
-
-
-@contextlib.contextmanager
-def _runtime_directory(path: Path) -> Iterator[None]:
-    before = os.environ.get("XDG_RUNTIME_DIR")
-    os.environ["XDG_RUNTIME_DIR"] = str(path)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["XDG_RUNTIME_DIR"]
-        else:
-            os.environ["XDG_RUNTIME_DIR"] = before
