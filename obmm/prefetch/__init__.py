@@ -13,7 +13,6 @@ from obmm.prefetch.metrics import PrefetchMetrics
 from obmm.prefetch.plan import token_map_digest
 from obmm.prefetch.policy import Policy
 from obmm.prefetch.prefetcher import Deadlines, EngramPrefetcher
-from obmm.prefetch.replica import LocalReplica
 from obmm.prefetch.rows import Rows, RowsStatus, StepReport
 from obmm.prefetch.source import RowSource, Ticket
 from obmm.prefetch.token_map import build_token_map
@@ -29,7 +28,6 @@ __all__ = [
     "ExportedHistory",
     "GatherDeadlineError",
     "History",
-    "LocalReplica",
     "NgramHasher",
     "PeerFailedError",
     "Policy",

@@ -159,13 +159,13 @@ class Gatherer:
             flight.buffers.leave(slot, ticket, abandoned=True)
             flight.ticket = None
             return late(flight.layer.table, flight.limit)
-        flight.gather = time.monotonic() - flight.submitted
         try:
             rows = ticket.result()
         except Exception as error:
             return as_obmm_error(error)
-        if ticket.generation != flight.generation:
+        if ticket.generation not in (0, flight.generation):
             return changed(flight.layer.table, flight.generation, ticket.generation)
+        flight.gather = ticket.seconds
         labels = str(flight.layer.table), self._store.path
         self._metrics.rows.add(*labels, by=rows)
         self._metrics.bytes.add(*labels, by=rows * self._store.tables[flight.layer.table].row_bytes)

@@ -59,7 +59,9 @@ class PrefetchMetrics:
         self.steps = Counter("obmm_prefetch_steps", "Drained or cancelled steps.", ("phase", "result"))
         self.rows = Counter("obmm_rows", "Rows gathered.", ("table", "path"))
         self.bytes = Counter("obmm_bytes", "Bytes gathered.", ("table", "path"))
-        self.gather = Histogram("obmm_gather_seconds", "Submit to seen complete.", ("table", "path", "tokens"))
+        self.gather = Histogram(
+            "obmm_gather_seconds", "A gather from submission to its end.", ("table", "path", "tokens")
+        )
         self.h2d = Histogram("obmm_h2d_seconds", "Handing a staged layer to the device copy.", ("layer",))
         self.blocked = Histogram("obmm_blocked_seconds", "Time in consume.", ("layer",))
         self.hidden = Gauge("obmm_hidden_ratio", "1 - blocked / gather of the last step.", ("layer",))

@@ -16,7 +16,7 @@ DEFAULT_PORT = 18482
 class EngramPoolConfig:
     """Where the tables are and how they are read; names and defaults are the source project's.
 
-    `hosts`, `ports`: the nodes that serve tables; one port serves for all hosts, or one each.
+    `hosts`, `ports`: the nodes that serve tables; one port for all hosts, or one each.  No hosts: this node only loads.
     `shard`, `chunk_size`: accepted for callers' sake; here a table lies where it was loaded, and readers cannot tell.
     `num_prefetch_workers`: threads of a table's gather engine.
     """
@@ -60,7 +60,7 @@ class EngramPoolConfig:
                 raise _bad(f"{name}={getattr(self, name)}", "use at least 1")
         if self.prefetch_ahead_layers < 0:
             raise _bad(f"prefetch_ahead_layers={self.prefetch_ahead_layers}", "use 0 or more")
-        if not self.hosts or len(self.ports) not in (1, len(self.hosts)):
+        if len(self.ports) != 1 and len(self.ports) != len(self.hosts):
             raise _bad(f"{len(self.hosts)} hosts and {len(self.ports)} ports", "give one port, or one for each host")
         for port in self.ports:
             if not 0 <= port < 65_536:

@@ -47,7 +47,12 @@ class Ticket(Protocol):
 
     @property
     def generation(self) -> int:
-        """The content version that the rows are of, once done."""
+        """The content version that the rows are of, once done; 0 for memory that carries none."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """From submission to the end, once done."""
         ...
 
     def abandon(self) -> None:

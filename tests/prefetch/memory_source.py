@@ -49,12 +49,15 @@ class MemoryTicket:
         self._result: int | BaseException = 0
         self.generation = 0
         self.abandoned = False
+        self.seconds = 0.0
+        self._began = time.monotonic()
 
     def run(self) -> None:
         try:
             self._result, self.generation = self._work()
         except Exception as error:
             self._result = error
+        self.seconds = time.monotonic() - self._began
         self._event.set()
 
     def done(self) -> bool:

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small sentence-embedding model of the examples, from the files that its package ships; nothing is downloaded."""
+
+import logging
+from pathlib import Path
+
+import wordllama
+
+logging.getLogger().setLevel(logging.WARNING)  # importing wordllama turns everybody's INFO on
+
+
+def load_model() -> wordllama.WordLlamaInference:
+    """256 values for each of 32,000 tokens, and the tokenizer."""
+    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)

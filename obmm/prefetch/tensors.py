@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""float32 rows as the array type that a caller of the source project's interface expects; torch is optional."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from obmm.errors import ObmmArgumentError
+from obmm.prefetch.bfloat16 import to_bfloat16_bits
+
+Float = Literal["float32", "bfloat16"]
+
+
+def float_name(dtype: Any) -> Float:
+    """ "float32" or "bfloat16", from a name, a NumPy type or a torch type."""
+    name = dtype if isinstance(dtype, str) else str(dtype).rpartition(".")[2]
+    if name == "bfloat16":
+        return "bfloat16"
+    if name.removeprefix("class ").strip("<>'") == "float32":
+        return "float32"
+    raise ObmmArgumentError.because(
+        "POOL", errno.EINVAL, f"dtype {dtype!r}", "use float32 or bfloat16", "Engram specification 8.1"
+    )
+
+
+def as_float32(table: Any) -> NDArray[np.float32]:
+    """A table ``[rows, dim]`` from a torch tensor (any device, any float type), an array, or nested lists."""
+    if hasattr(table, "detach"):
+        table = table.detach().cpu().float().numpy()
+    array = np.ascontiguousarray(table, dtype=np.float32)
+    if array.ndim != 2 or not array.size:
+        raise ObmmArgumentError.because(
+            "POOL", errno.EINVAL, f"a table of shape {array.shape}", "pass [rows, dim]", "Engram specification 8.1"
+        )
+    return array
+
+
+def as_ids(row_ids: Any) -> NDArray[np.int64]:
+    """Row numbers from a torch tensor, an array or a list, flat and contiguous."""
+    if hasattr(row_ids, "detach"):
+        row_ids = row_ids.detach().cpu().numpy()
+    ids = np.asarray(row_ids)
+    if ids.size and ids.dtype.kind not in "iu":
+        raise ObmmArgumentError.because(
+            "POOL", errno.EINVAL, f"row ids of type {ids.dtype}", "pass whole numbers", "Engram specification 8.1"
+        )
+    return np.ascontiguousarray(ids.ravel(), dtype=np.int64)
+
+
+def as_result(rows: NDArray[np.float32], dtype: Any, device: Any = None) -> Any:
+    """`rows` as `dtype` on `device`: a torch tensor where torch is installed.
+
+    Without torch: the float32 array itself, or for bfloat16 its bits as uint16.
+    """
+    wanted = float_name(dtype)
+    values: NDArray[Any] = rows if wanted == "float32" else to_bfloat16_bits(rows)
+    try:
+        import torch
+    except ImportError:
+        if device is not None and str(device) != "cpu":
+            raise ObmmArgumentError.because(
+                "POOL", errno.EINVAL, f"device {device!r} without torch", "install torch", "Engram specification 8.1"
+            ) from None
+        return values
+    tensor = torch.from_numpy(values)
+    if wanted == "bfloat16":
+        tensor = tensor.view(torch.bfloat16)
+    return tensor if device is None else tensor.to(device)
