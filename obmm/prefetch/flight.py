@@ -73,7 +73,7 @@ class Flight:
         """The step is over: free the slot, or leave it to a gather that nobody waits for."""
         if self.slot is None:
             return
-        if self.ticket is not None and not self.ticket.done():
+        if self.rows is None and self.ticket is not None and not self.ticket.done():
             self.buffers.leave(self.slot, self.ticket, abandoned=False)
         else:
             self.buffers.release(self.slot)
@@ -93,6 +93,7 @@ class Gatherer:
         metrics: PrefetchMetrics,
     ) -> None:
         self._store = store
+        self._path = store.path
         self._replica = replica
         self._policy = policy
         self._invalid: Invalid = invalid
@@ -166,9 +167,9 @@ class Gatherer:
         if ticket.generation not in (0, flight.generation):
             return changed(flight.layer.table, flight.generation, ticket.generation)
         flight.gather = ticket.seconds
-        labels = str(flight.layer.table), self._store.path
+        labels = str(flight.layer.table), self._path
         self._metrics.rows.add(*labels, by=rows)
-        self._metrics.bytes.add(*labels, by=rows * self._store.tables[flight.layer.table].row_bytes)
+        self._metrics.bytes.add(*labels, by=rows * slot.rows.shape[2])
         self._metrics.gather.observe(*labels, token_bucket(flight.n_tokens), seconds=flight.gather)
         return None
 
@@ -229,9 +230,7 @@ class Gatherer:
     ) -> Rows:
         if flight.slot is None:
             return self._deliver_zeros(flight, status, failed, stream)
-        began = time.perf_counter()
         buffer, flight.slot = flight.buffers.deliver(flight.slot, flight.padded, stream)
-        self._metrics.h2d.observe(str(flight.layer.layer_id), seconds=time.perf_counter() - began)
         return Rows(buffer, flight.n_tokens, status, failed)
 
     def _deliver_zeros(self, flight: Flight, status: RowsStatus, failed: NDArray[np.bool_] | None, stream: Any) -> Rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import accumulate
 
 BUCKETS = tuple(10 ** (i / 4 - 6) for i in range(25))
@@ -25,14 +26,22 @@ class Counter:
 
 
 class Gauge:
-    """A family of current values."""
+    """A family of current values: set by its owner, or looked up when somebody reads them."""
 
     def __init__(self, name: str, help: str, labels: Labels) -> None:
         self.name, self.help, self.labels = name, help, labels
-        self.values: dict[Labels, float] = {}
+        self._values: dict[Labels, float] = {}
+        self._sources: dict[Labels, Callable[[], float]] = {}
 
     def set(self, *labels: str, to: float) -> None:
-        self.values[labels] = to
+        self._values[labels] = to
+
+    def watch(self, *labels: str, source: Callable[[], float]) -> None:
+        self._sources[labels] = source
+
+    @property
+    def values(self) -> dict[Labels, float]:
+        return self._values | {labels: source() for labels, source in self._sources.items()}
 
 
 class Histogram:

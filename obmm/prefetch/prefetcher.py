@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -28,6 +29,8 @@ from obmm.prefetch.slots import Allocate, LayerBuffers, anonymous_memory
 from obmm.prefetch.source import Invalid, RowSource
 
 Phase = Literal["decode", "prefill", "verify"]
+
+_ID_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,11 @@ class EngramPrefetcher:
             for layer in reversed(self._layers)
         }
 
+        for layer_id, buffers in self._buffers.items():
+            self.metrics.slots_in_use.watch(str(layer_id), source=partial(getattr, buffers, "in_use"))
+            self.metrics.slots_abandoned.watch(str(layer_id), source=partial(getattr, buffers, "abandoned"))
+        self._limits = np.array([store.tables[layer.table].n_rows for layer in self._layers])
+
     def _check_layers(self, replica: RowSource | None) -> None:
         if not self._layers or len({layer.layer_id for layer in self._layers}) != len(self._layers):
             raise refused("no layers, or a layer twice", "list every engram layer once", "13.4")
@@ -177,8 +185,9 @@ class EngramPrefetcher:
             )
         per_layer = self._split(ids, n_tokens)
         if self._invalid == "error" and n_tokens:
-            self._check_bounds(per_layer)
-        self._reclaim()
+            self._check_bounds(ids, per_layer)
+        for buffers in self._buffers.values():
+            buffers.reclaim()
         generation, blind = self._admit()
         if blind is not None and not (self._policy.local or self._policy.zero):
             self.metrics.steps.add(phase, "refused")
@@ -331,16 +340,17 @@ class EngramPrefetcher:
             raise refused(f"layer {layer}", f"use one of {sorted(self._buffers)}", "13.4") from None
 
     def _split(self, ids: Any, n_tokens: int) -> list[NDArray[Any]]:
+        """The ids of each layer, their shapes and types checked."""
         if isinstance(ids, np.ndarray):
             if ids.ndim != 3 or ids.shape[1] != len(self._layers):
                 raise refused(f"ids is {ids.shape}", f"pass [n_tokens, {len(self._layers)} layers, columns]", "13.4")
-            per_layer = [ids[:, place] for place in range(len(self._layers))]
+            per_layer = list(ids.swapaxes(0, 1))
         else:
             per_layer = [np.asarray(layer_ids) for layer_ids in ids]
         if len(per_layer) != len(self._layers):
             raise refused(f"ids of {len(per_layer)} layers", f"pass {len(self._layers)}", "13.4")
         for layer, layer_ids in zip(self._layers, per_layer, strict=True):
-            if layer_ids.shape != (n_tokens, layer.columns) or layer_ids.dtype not in (np.int32, np.int64):
+            if layer_ids.shape != (n_tokens, layer.columns) or layer_ids.dtype not in _ID_TYPES:
                 raise refused(
                     f"ids of layer {layer.layer_id} are {layer_ids.dtype} {layer_ids.shape}",
                     f"pass int32 or int64 ({n_tokens}, {layer.columns})",
@@ -348,16 +358,21 @@ class EngramPrefetcher:
                 )
         return per_layer
 
-    def _check_bounds(self, per_layer: Sequence[NDArray[Any]]) -> None:
+    def _check_bounds(self, ids: Any, per_layer: Sequence[NDArray[Any]]) -> None:
         """All layers before any is touched (condition 13)."""
-        for layer, ids in zip(self._layers, per_layer, strict=True):
-            rows = self._store.tables[layer.table].n_rows
-            if ids.min() < 0 or ids.max() >= rows:
-                self.metrics.errors.add("bounds")
-                token, column = np.argwhere((ids < 0) | (ids >= rows))[0]
+        if isinstance(ids, np.ndarray):
+            least, most = ids.min(), ids.max(axis=(0, 2))
+        else:
+            least = min(int(layer_ids.min()) for layer_ids in per_layer)
+            most = np.array([layer_ids.max() for layer_ids in per_layer])
+        if least >= 0 and (most < self._limits).all():
+            return
+        self.metrics.errors.add("bounds")
+        for layer, layer_ids, rows in zip(self._layers, per_layer, self._limits, strict=True):
+            for token, column in np.argwhere((layer_ids < 0) | (layer_ids >= rows)):
                 raise refused(
-                    f"layer {layer.layer_id}, token {token}, column {column}: id {ids[token, column]} in a table of "
-                    f"{rows} rows",
+                    f"layer {layer.layer_id}, token {token}, column {column}: id {layer_ids[token, column]} in a table "
+                    f"of {rows} rows",
                     'hash with the table\'s manifest; invalid="zero" makes ids without a row zeros',
                     "10, condition 13",
                 )
@@ -383,12 +398,6 @@ class EngramPrefetcher:
                 reason="state",
             )
         return generation, None
-
-    def _reclaim(self) -> None:
-        for layer_id, buffers in self._buffers.items():
-            buffers.reclaim()
-            self.metrics.slots_in_use.set(str(layer_id), to=buffers.in_use)
-            self.metrics.slots_abandoned.set(str(layer_id), to=buffers.abandoned)
 
     def _finish(self, step: _Step, reason: str) -> tuple[int, ...]:
         unused = tuple(

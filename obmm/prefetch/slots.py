@@ -73,9 +73,9 @@ class LayerBuffers:
         self._on_device: Any = None if device is None else device.allocate(shape)
         self._home = Slot(*shape, allocate) if device is None else None
         overlapping = 0 if device is None and depth == 1 else depth
-        self._staging = [Slot(*shape, allocate) for _ in range(overlapping)]
-        self._spare = Slot(*shape, allocate)
-        self._slots = [*([self._home] if self._home else []), *self._staging, self._spare]
+        staging = [Slot(*shape, allocate) for _ in range(overlapping + 1)]  # the last one is the spare
+        self._slots = staging if self._home is None else [self._home, *staging]
+        self._late: list[Slot] = []  # those with a gather that was left or a copy that is under way
         self._zeros: NDArray[np.uint8] = np.zeros(shape, np.uint8)
         self._zeros.setflags(write=False)
 
@@ -90,11 +90,11 @@ class LayerBuffers:
 
     @property
     def abandoned(self) -> int:
-        return sum(slot.abandoned for slot in self._slots)
+        return sum(slot.abandoned for slot in self._late)
 
     def acquire(self, *, oldest: bool) -> Slot | None:
         """A free slot to gather into in the background; home is for the oldest step alone."""
-        return self._hold([slot for slot in self._slots if slot is not self._spare], oldest)
+        return self._hold(self._slots[:-1], oldest)
 
     def acquire_spare(self, *, oldest: bool) -> Slot | None:
         """Any free slot, the spare too, to gather into while the caller waits."""
@@ -116,14 +116,18 @@ class LayerBuffers:
         slot.held = False
         slot.pending = ticket
         slot.abandoned = abandoned
+        self._late.append(slot)
 
     def reclaim(self) -> None:
         """Take back what gathers and copies have left."""
-        for slot in self._slots:
+        if not self._late:
+            return
+        for slot in self._late:
             if slot.pending is not None and slot.pending.done():
                 slot.pending, slot.abandoned = None, False
             if slot.event is not None and self._device is not None and self._device.done(slot.event):
                 slot.event = None
+        self._late = [slot for slot in self._late if slot.pending is not None or slot.event is not None]
 
     def wait_for_gathers(self, deadline: float) -> int:
         """Wait until the monotonic `deadline`; how many gathers still run."""
@@ -135,12 +139,12 @@ class LayerBuffers:
 
     def deliver(self, slot: Slot, padded: int, stream: Any) -> tuple[Any, Slot]:
         """The rows where they are consumed, and the slot that holds them from now on."""
-        if self._device is not None:
+        home = self._home
+        if home is None:
+            assert self._device is not None
             self.stage(slot, padded)
             self._device.wait(slot.event, stream)
             return self._on_device[:padded], slot
-        home = self._home
-        assert home is not None
         if slot is not home and home.free:
             np.copyto(home.rows[:padded], slot.rows[:padded])
             slot.held, home.held = False, True
@@ -151,6 +155,7 @@ class LayerBuffers:
         """Start the copy to the device, once."""
         if self._device is not None and slot.event is None:
             slot.event = self._device.copy(self._on_device[:padded], slot.rows[:padded])
+            self._late.append(slot)
 
     def deliver_zeros(self, padded: int, stream: Any) -> tuple[Any, Slot | None]:
         """Zero bytes, at the usual address unless an abandoned gather may still write there."""
