@@ -5,7 +5,6 @@ python examples/word_embeddings.py    (two emulated nodes; on real ones, serve()
 """
 
 import multiprocessing
-import sys
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -14,11 +13,7 @@ from words import load_model
 import obmm
 from obmm.rows import Manifest, RowStore, TableSpec
 
-SENTENCES = [
-    "The memory of another node, at the speed of a load.",
-    "Der Speicher eines anderen Rechners, so schnell wie ein Ladebefehl.",
-    "A pointer walked into a bar and faulted.",
-]
+SENTENCES = ["The memory of another node, at the speed of a load.", "Liebe auf den ersten Zugriff.", "A bus, a fault."]
 
 
 def serve(device: str, control: Connection) -> None:
@@ -62,4 +57,3 @@ if __name__ == "__main__":
         read(fabric.device("b"), f"127.0.0.1:{here.recv()}")
         here.send("done")
         node_a.join()
-        sys.exit(node_a.exitcode)

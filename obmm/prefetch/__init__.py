@@ -13,6 +13,7 @@ from obmm.prefetch.metrics import PrefetchMetrics
 from obmm.prefetch.plan import token_map_digest
 from obmm.prefetch.policy import Policy
 from obmm.prefetch.prefetcher import Deadlines, EngramPrefetcher
+from obmm.prefetch.publication import engram_model, engram_tables
 from obmm.prefetch.rows import Rows, RowsStatus, StepReport
 from obmm.prefetch.source import RowSource, Ticket
 from obmm.prefetch.token_map import build_token_map
@@ -42,6 +43,8 @@ __all__ = [
     "Ticket",
     "build_token_map",
     "engram_layers",
+    "engram_model",
+    "engram_tables",
     "multipliers",
     "table_sizes",
     "token_map_digest",
