@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lease journal: leases survive the server that granted them.
 
-One line per event, ``CRC32 JSON``, only ever appended.  A line holds no handle and no key.
+A first line says what the file is; then one line per event, ``CRC32 JSON``, only ever appended.  A line holds no
+handle and no key.
 
 * *grant* is on the disk (fsync) before the handle leaves the server: no importer is ever forgotten.
 * *release* and *force* are written at once and reach the disk with the next fsync: losing one in a power cut only
@@ -28,6 +29,7 @@ from obmm.exchange.leases import LeaseRecord, LeaseState
 log = logging.getLogger("obmm.exchange.journal")
 
 COMPACT_BYTES = 16 << 20
+FIRST_LINE = b"obmm lease journal 1\n"
 
 
 def default_journal(port: int) -> Path:
@@ -115,7 +117,7 @@ class LeaseJournal:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(fresh, flags, 0o600)
         try:
-            _write_all(fd, b"".join(_line(_grant(record)) for record in records))
+            _write_all(fd, FIRST_LINE + b"".join(_line(_grant(record)) for record in records))
             os.fsync(fd)
             os.replace(fresh, self.path)
             _sync_folder(self.path.parent)
@@ -203,15 +205,20 @@ def _parse(line: bytes) -> dict[str, str] | None:
 
 def _replay(path: Path) -> list[LeaseRecord]:
     try:
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
     except FileNotFoundError:
         return []
+    if not content.startswith(FIRST_LINE):
+        if FIRST_LINE.startswith(content):
+            return []  # new, or torn before anything was in it
+        raise JournalError(f"{path} is something else than a lease journal and is left alone; name another file")
+    lines = content[len(FIRST_LINE) :].split(b"\n")
     torn = lines.pop()  # what follows the last newline: nothing, or half a line
     out: dict[str, LeaseRecord] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 2):
         event = _parse(line)
         if event is None:
-            if number == len(lines) and not torn:
+            if number == len(lines) + 1 and not torn:
                 torn = line  # a tail whose newline reached the disk before the rest did
                 break
             raise JournalError(

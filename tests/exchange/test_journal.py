@@ -102,12 +102,25 @@ def test_damage_in_the_middle_is_refused_with_its_line(path: Path) -> None:
     journal.commit()
     crash(journal)
     raw = bytearray(path.read_bytes())
-    raw[12] ^= 1
+    raw[40] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(JournalError, match="damaged in line 1"):
+    with pytest.raises(JournalError, match="damaged in line 2"):
         LeaseJournal(path)
     path.write_bytes(b"")
     LeaseJournal(path).close()  # the lock is not left behind by the refusal
+
+
+@pytest.mark.parametrize("content", ["af" * 32 + "\n", "x", "obmm lease journal 2\n"])
+def test_any_other_file_is_left_alone(path: Path, content: str) -> None:
+    path.write_text(content)
+    with pytest.raises(JournalError, match="something else than a lease journal"):
+        LeaseJournal(path)
+    assert path.read_text() == content
+
+
+def test_a_first_line_that_is_torn_is_an_empty_journal(path: Path) -> None:
+    path.write_text("obmm lea")
+    assert recovered(path) == []
 
 
 def test_two_servers_cannot_share_a_journal(path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from obmm import ObmmArgumentError
+from obmm.bench.certificates import Authority
 from obmm.exchange import (
     AuthenticationError,
     ExchangeError,
@@ -21,7 +22,6 @@ from obmm.exchange import (
     Server,
     TlsFiles,
 )
-from tests.exchange.certificates import Authority
 from tests.exchange.proxy import Proxy
 
 Start = Callable[..., Server]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS certificates, made when a test needs them."""
+"""TLS certificates for tests and benchmarks, made when they are needed (package cryptography)."""
 
 from __future__ import annotations
 
