@@ -139,10 +139,10 @@ class Client:
 
     # --- called through the mailbox --------------------------------------------------------------------------------
 
-    def open(self) -> Future[None]:
+    def open(self, timeout: float) -> Future[None]:
         """Make the first connection; unlike later ones it is tried once."""
         first = self._first = Future()
-        self._connect()
+        self._connect(min(timeout, ATTEMPT_S))
         return first
 
     def request(self, message: Message, timeout: float) -> Future[Message]:
@@ -270,8 +270,8 @@ class Client:
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> None:
-        self._timers.set("attempt", time.monotonic() + ATTEMPT_S)
+    def _connect(self, timeout: float = ATTEMPT_S) -> None:
+        self._timers.set("attempt", time.monotonic() + timeout)
         try:
             self._addresses = _resolve(self.target)
         except ExchangeError as error:
@@ -455,7 +455,7 @@ class Client:
         elif due == "connect":
             self._connect()
         elif due == "attempt":
-            self._failed(DeadlineError(f"{self.target}: no session within {ATTEMPT_S:.0f} s"))
+            self._failed(DeadlineError(f"{self.target}: no session in time; the network or the server is silent"))
         elif due == "ping" and self._session is not None and self._session.welcome is not None:
             idle_s = self._session.welcome.idle_ms / 1000
             self.request(Ping(), idle_s / 3)

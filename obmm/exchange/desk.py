@@ -389,6 +389,7 @@ class LeaseDesk:
             "client": record.client,
             "address": record.address,
             "identity": record.identity,
+            "importer_eid": record.importer_eid.hex() if any(record.importer_eid) else "",
             "state": record.state.value,
             "connected": record.id in self._holder,
             "granted": record.granted,

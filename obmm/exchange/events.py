@@ -26,6 +26,7 @@ class EventQueue(Generic[E]):
         self._mutex = threading.Lock()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closer = weakref.finalize(self, os.close, self._fd)
+        self._closer.atexit = False  # threads may still put events then
 
     def fileno(self) -> int:
         return self._fd

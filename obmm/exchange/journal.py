@@ -20,7 +20,7 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from obmm.exchange.errors import JournalError
@@ -35,7 +35,10 @@ FIRST_LINE = b"obmm lease journal 1\n"
 def default_journal(port: int) -> Path:
     """``$XDG_STATE_HOME/obmm/leases-<port>.journal``; the folder is made with mode 0700."""
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "obmm"
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(base, error) from None
     return base / f"leases-{port}.journal"
 
 
@@ -48,8 +51,10 @@ class LeaseJournal:
         try:
             self.recovered = _replay(self.path)
             self._fd = self._rewrite(self.recovered)
-        except BaseException:
+        except BaseException as error:
             os.close(self._lock)
+            if isinstance(error, OSError) and not isinstance(error, JournalError):
+                raise _unusable(self.path, error) from None
             raise
         self._size = os.fstat(self._fd).st_size
         self._lines: list[bytes] = []
@@ -102,6 +107,7 @@ class LeaseJournal:
             os.fdatasync(self._fd)
             if not _replay(self.path):
                 self.path.unlink(missing_ok=True)
+                _lock_path(self.path).unlink(missing_ok=True)
         finally:
             self.abandon()
 
@@ -134,31 +140,49 @@ def released_everywhere(generation: int) -> bool | None:
     """
     known, out = False, set()
     for path in default_journal(0).parent.glob("leases-*.journal"):
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            event = _parse(line)
-            if event is None:
-                return None
-            if event["event"] == "grant" and int(event["generation"], 16) == generation:
-                known = True
-                out.add(event["lease"])
-            elif event["event"] != "grant":
-                out.discard(event["lease"])
+        try:
+            for event in _events(path):
+                if event["event"] != "grant":
+                    out.discard(event["lease"])
+                elif int(event["generation"], 16) == generation:
+                    known = True
+                    out.add(event["lease"])
+        except JournalError:
+            return None
     return not out if known else None
 
 
-def _lock(path: Path) -> int:
+def _unusable(path: Path, error: OSError) -> JournalError:
+    return JournalError(f"the lease journal {path} cannot be used: {error.strerror}; name a file with journal=PATH")
+
+
+def _lock_path(path: Path) -> Path:
     """The lock lives beside the journal, because the journal itself is replaced."""
-    fd = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    return path.with_name(path.name + ".lock")
+
+
+def _lock(path: Path) -> int:
+    """The locked descriptor of a lock file that still has its name (its last owner removes it when it is done)."""
+    name = _lock_path(path)
+    while True:
+        try:
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(path, error) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), os.stat(name)):
+                return fd
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            os.close(fd)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise _unusable(path, error) from None
+            raise JournalError(
+                f"the lease journal {path} is in use by another server; give each server its own (journal=PATH)"
+            ) from None
         os.close(fd)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        raise JournalError(
-            f"the lease journal {path} is in use by another server; give each server its own (journal=PATH)"
-        ) from None
-    return fd
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -203,28 +227,36 @@ def _parse(line: bytes) -> dict[str, str] | None:
     return event
 
 
-def _replay(path: Path) -> list[LeaseRecord]:
+def _events(path: Path) -> Iterator[dict[str, str]]:
+    """What the journal holds, oldest first; JournalError for a file that is none, or damaged before its end."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return
     if not content.startswith(FIRST_LINE):
         if FIRST_LINE.startswith(content):
-            return []  # new, or torn before anything was in it
+            return  # new, or torn before anything was in it
         raise JournalError(f"{path} is something else than a lease journal and is left alone; name another file")
-    lines = content[len(FIRST_LINE) :].split(b"\n")
-    torn = lines.pop()  # what follows the last newline: nothing, or half a line
-    out: dict[str, LeaseRecord] = {}
-    for number, line in enumerate(lines, 2):
+    *lines, torn = content[len(FIRST_LINE) :].split(b"\n")
+    for number, line in enumerate(lines):
         event = _parse(line)
-        if event is None:
-            if number == len(lines) + 1 and not torn:
-                torn = line  # a tail whose newline reached the disk before the rest did
-                break
+        if event is not None:
+            yield event
+        elif number == len(lines) - 1 and not torn:
+            torn = line  # a tail whose newline reached the disk before the rest did
+        else:
             raise JournalError(
-                f"the lease journal {path} is damaged in line {number}: leases may be missing from it. Make sure that "
-                "no importer is left, then move the file away"
+                f"the lease journal {path} is damaged in line {number + 2}: leases may be missing from it. Make sure "
+                "that no importer is left, then move the file away"
             )
+    if torn:
+        log.warning("journal %s: torn last line of %d bytes dropped", path, len(torn))
+
+
+def _replay(path: Path) -> list[LeaseRecord]:
+    """The leases that are out."""
+    out: dict[str, LeaseRecord] = {}
+    for event in _events(path):
         if event["event"] == "grant":
             out[event["lease"]] = LeaseRecord(
                 id=bytes.fromhex(event["lease"]),
@@ -239,6 +271,4 @@ def _replay(path: Path) -> list[LeaseRecord]:
             )
         else:
             out.pop(event["lease"], None)
-    if torn:
-        log.warning("journal %s: torn last line of %d bytes dropped", path, len(torn))
     return list(out.values())

@@ -114,7 +114,7 @@ class Lease:
         with self._mutex:
             if self._eventfd < 0:
                 self._eventfd = os.eventfd(0 if self.usable else 1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-                weakref.finalize(self, os.close, self._eventfd)
+                weakref.finalize(self, os.close, self._eventfd).atexit = False
             return self._eventfd
 
     def attach(self, user: object) -> None:

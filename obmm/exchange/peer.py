@@ -73,9 +73,9 @@ def connect(
     )
     peer = Peer(Client(target, EventQueue()))
     try:
-        peer._ask(peer._client.open, timeout)
+        peer._ask(partial(peer._client.open, timeout), timeout)
     except BaseException:
-        peer._stop()
+        peer._stop(0.5)  # a name server that hangs must not hold us
         raise
     return peer
 
@@ -144,7 +144,8 @@ class Peer:
         from obmm.device import open as open_device
 
         opened = device if device is not None else open_device()
-        lease = self.fetch(name)
+        controllers = opened.controllers
+        lease = self.fetch(name, importer_eid=controllers[0].eid if controllers else ANY_EID)
         try:
             region = opened.import_region(lease, **options)
         except BaseException:
@@ -227,11 +228,11 @@ class Peer:
         answer: T = _result(self, self._client.mailbox.post(call), CALL_S)
         return answer
 
-    def _stop(self) -> None:
+    def _stop(self, patience: float = CALL_S) -> None:
         self._closed = True
         self._client.mailbox.post(self._client.stop)
         if threading.current_thread() is not self._thread:
-            self._thread.join(CALL_S)
+            self._thread.join(patience)
         self._finalizer.detach()
 
     def _after_fork(self) -> None:

@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import obmm
 from obmm import Device, Handle, HandleFlag, MappingBusyError, eid, emulator
 from obmm.exchange import Key, Peer, Server, connect, serve
+
+# A busy machine is slow; that says nothing about what is tested.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 UBA = 0xFFFFF7654321
 TOKEN = 0x5EC4E7A9

@@ -187,11 +187,9 @@ def test_a_table_larger_than_the_node_is_refused_with_what_to_do(
 def test_any_dtype_and_shape(serving: Any, fabric: emulator.Fabric, key: Path, tmp_path: Path, array: Any) -> None:
     np.save(tmp_path / "any.npy", array)
     facts, _ = serving(tmp_path / "any.npy", "--name", "any/thing")
-    answer = run(
-        "fetch", f"127.0.0.1:{facts['port']}", "--key", key, "--device", fabric.device("b"), "--all",
-        "-o", tmp_path / "out.npy",
-    )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
+    command = [f"127.0.0.1:{facts['port']}", "--key", str(key), "--device", fabric.device("b"), "--all"]
+    answer = CliRunner().invoke(fetch, [*command, "-o", str(tmp_path / "out.npy")])
+    assert answer.exit_code == 0, answer.output
     got = np.load(tmp_path / "out.npy")
     assert got.dtype == array.dtype
     assert got.shape == array.shape

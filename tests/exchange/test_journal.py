@@ -78,7 +78,7 @@ def test_a_torn_tail_is_dropped_wherever_it_tears(path: Path, caplog: pytest.Log
     crash(journal)
     whole = path.read_bytes()
     last = whole.rstrip(b"\n").rfind(b"\n") + 1
-    for end in range(last, len(whole)):
+    for end in (last, last + 1, last + 8, last + 9, last + 30, len(whole) - 2, len(whole) - 1):
         path.write_bytes(whole[:end])
         assert recovered(path) == [0, 1]
     assert "torn last line" in caplog.text
@@ -131,6 +131,13 @@ def test_two_servers_cannot_share_a_journal(path: Path) -> None:
     LeaseJournal(path).close()
 
 
+def test_a_folder_that_is_not_there_or_not_ours_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "gone" / "journal", tmp_path / "file" / "journal", tmp_path):
+        with pytest.raises(JournalError, match=r"cannot be used: .*journal=PATH"):
+            LeaseJournal(path)
+
+
 def test_opening_rewrites_the_file_without_what_is_over(path: Path) -> None:
     journal = LeaseJournal(path)
     for number in range(100):
@@ -164,7 +171,7 @@ def test_a_clean_end_without_leases_leaves_no_journal(path: Path) -> None:
     journal.release(record(1))
     journal.close()
     journal.close()
-    assert not path.exists()
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_clean_end_with_leases_keeps_them(path: Path) -> None:

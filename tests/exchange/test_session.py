@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from obmm.exchange.errors import AuthenticationError, ProtocolError, Refusal
 from obmm.exchange.keys import Key
 from obmm.exchange.messages import (
+    REGION_NAME,
     ErrorMessage,
     Fetch,
     Grant,
@@ -18,6 +21,7 @@ from obmm.exchange.messages import (
     Ping,
     Pong,
     Release,
+    Renew,
     Welcome,
     pack,
 )
@@ -97,6 +101,32 @@ def _every_bit(roles: Callable[[ClientSession, ServerSession], tuple[Session, Se
         assert receiver.partial
         with pytest.raises(ProtocolError):
             receive(receiver, raw + bytes(1 << 18))
+
+
+@given(
+    st.one_of(
+        st.builds(Release, st.binary(min_size=16, max_size=16)),
+        st.builds(Renew, st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1)),
+        st.builds(Fetch, st.binary(min_size=16, max_size=16), st.from_regex(REGION_NAME, fullmatch=True)),
+    ),
+    st.integers(1, 2**32 - 1),
+    st.data(),
+)
+def test_any_change_of_any_number_of_bits_is_refused(message: Message, request: int, data: st.DataObject) -> None:
+    client, server = pair()
+    client.send(message, request)
+    raw = client.take()
+    changes = data.draw(st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(1, 255)), min_size=1, max_size=5))
+    changed = bytearray(raw)
+    for where, bits in changes:
+        changed[where] ^= bits
+    if changed == raw:
+        return
+    try:
+        assert receive(server, changed) == []
+    except ProtocolError:
+        return
+    assert server.partial, "waits for more, and has taken nothing"
 
 
 def test_a_flipped_bit_is_called_tampering() -> None:
