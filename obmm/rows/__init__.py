@@ -12,7 +12,7 @@ from obmm.rows.manifest import Manifest
 from obmm.rows.mapped import MappedMemory
 from obmm.rows.memory import RowMemory
 from obmm.rows.planner import Plan
-from obmm.rows.prepared import PreparedGather
+from obmm.rows.prepared import PreparedGather, PreparedStep
 from obmm.rows.stats import GatherStats
 from obmm.rows.store import RowStore
 from obmm.rows.table import TableId, TableSpec
@@ -28,6 +28,7 @@ __all__ = [
     "MappedMemory",
     "Plan",
     "PreparedGather",
+    "PreparedStep",
     "RowMemory",
     "RowStore",
     "TableId",

@@ -10,6 +10,7 @@ from obmm._native import lib
 from obmm.rows.engine import GatherEngine
 from obmm.rows.memory import RowMemory
 from obmm.rows.requests import Requests
+from obmm.rows.ticket import Ticket, submit
 
 _gather = lib.obmm_engine_gather
 
@@ -33,3 +34,22 @@ class PreparedGather:
             guard.verify()
             _gather(self._engine.pointer, self._request, threads, self._outcome)
         return self._requests.finish()
+
+
+class PreparedStep:
+    """Several gathers of a step that recur with the same buffers.  Made by `RowStore.prepare_many`.
+
+    At most one submission at a time: its tickets must be done before the next.
+    """
+
+    __slots__ = ("_engine", "_memory", "_requests")
+
+    def __init__(self, engine: GatherEngine, memory: RowMemory, requests: Requests) -> None:
+        self._engine = engine
+        self._memory = memory
+        self._requests = requests
+
+    def submit(self, threads: int = 0) -> list[Ticket]:
+        """Start all of them in one native call -> a ticket for each.  The ids are read anew."""
+        self._memory.check()
+        return submit(self._engine, self._requests, threads)

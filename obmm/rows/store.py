@@ -27,7 +27,7 @@ from obmm.rows.mapped import MappedMemory
 from obmm.rows.memory import RowMemory
 from obmm.rows.pages import is_huge
 from obmm.rows.planner import Plan, default_plan, measure
-from obmm.rows.prepared import PreparedGather
+from obmm.rows.prepared import PreparedGather, PreparedStep
 from obmm.rows.probe import ProbeTicket
 from obmm.rows.requests import IdSpace, Invalid, Requests
 from obmm.rows.stats import GatherStats
@@ -149,6 +149,13 @@ class RowStore:
         """
         requests = Requests([(self._table(table), ids, out)], None, id_space, invalid)
         return PreparedGather(self._engine, self._memory, requests)
+
+    def prepare_many(
+        self, gathers: Sequence[tuple[TableId, Any, Any]], *, id_space: IdSpace = "flat", invalid: Invalid = "error"
+    ) -> PreparedStep:
+        """The same `submit_many` again and again, for the buffers of a step that do not move."""
+        bound = [(self._table(table), ids, out) for table, ids, out in gathers]
+        return PreparedStep(self._engine, self._memory, Requests(bound, None, id_space, invalid))
 
     def submit(
         self,

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathering rows against NumPy, torch, the naive loop and the limit of the machine, in one run.
+
+    python -m obmm.bench.gather              every row size, 4 KiB and 2 MiB pages, one and two threads
+    python -m obmm.bench.gather --scaling    one to sixteen threads
+    python -m obmm.bench.gather --sweep      1e2 to 1e6 rows; 64 MiB to 8 GiB
+    python -m obmm.bench.gather --step       a decode step: what starting costs, what stays blocked; call costs
+
+Row numbers are uniform, new for every timed call and drawn before the clock runs.  All candidates write into the same
+2 MiB-aligned buffer and take turns in random order; a figure is the median of the rounds, a ratio the median of the
+rounds' ratios: only ratios mean anything on a machine that others use.  Every byte is checked after timing.  The memory
+is this host's own (shared memory), not a fabric.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from obmm._native import ffi, lib
+from obmm.bench import machine, reference
+from obmm.bench.shared_table import AlignedPages, SharedTable, describe_pages, torch_index_select
+from obmm.rows import GatherEngine
+
+SIZES = (64, 128, 256, 512, 1024, 1364, 2048, 4096)
+COUNTS = (128, 1536, 98304)
+MOST_THREADS = 16
+Record = dict[str, Any]
+
+# times faster than take(out=, mode="clip"), 98304 rows: target and gate
+TARGETS = {
+    "4K": {64: (1.0, 0.9), 128: (1.0, 0.9), 256: (1.15, 0.9), 512: (1.1, 0.9), 1024: (1.4, 1.1)},
+    "2M": {64: (1.2, 0.95), 128: (1.2, 0.95), 256: (1.1, 0.95), 512: (1.3, 0.95), 1024: (1.3, 1.1)},
+}
+
+
+class Arms:
+    """The candidates for one table, row size and batch size, over common buffers."""
+
+    def __init__(
+        self, table: SharedTable, row_bytes: int, count: int, engine: GatherEngine, buffer: AlignedPages, plan: bool
+    ) -> None:
+        self._ref, self._library = reference.load()
+        self.table, self.row_bytes, self.count = table, row_bytes, count
+        self.store = table.store(row_bytes, engine, plan=plan)
+        self.stride = self.store.tables["t"].row_stride
+        self.packed = table.rows(row_bytes)
+        self.n_rows = min(len(self.packed), self.store.tables["t"].n_rows)
+        self.ids: NDArray[np.int64] = np.zeros(count, np.int64)
+        self.out = buffer.array[: count * row_bytes].reshape(count, row_bytes)
+        self._prepared = self.store.prepare("t", self.ids, self.out)
+        self._source = self._ref.cast("uint8_t *", table.address)
+        self._target = self._ref.from_buffer("uint8_t[]", self.out)
+        self._numbers = self._ref.from_buffer("int64_t[]", self.ids)
+        self._torch = torch_index_select()
+        if self._torch:
+            self._tensors = tuple(self._torch.from_numpy(a) for a in (self.packed, self.ids, self.out))
+        self._random = np.random.default_rng(1)
+        self.wrong = 0
+
+    def calls(self, threads: tuple[int, ...]) -> dict[str, Callable[[], object]]:
+        """Name -> the call to time."""
+        calls: dict[str, Callable[[], object]] = {"naive": self._naive, "sequential": self._sequential}
+        calls["take"] = lambda: np.take(self.packed, self.ids, axis=0, out=self.out, mode="clip")
+        if self._torch:
+            packed, ids, out = self._tensors
+            calls["index_select"] = lambda: self._torch.index_select(packed, 0, ids, out=out)
+        for n in threads:
+            calls[f"gather x{n}"] = lambda n=n: self._prepared(n)
+        return calls
+
+    def fresh(self) -> None:
+        """New row numbers, in place."""
+        self.ids[:] = self._random.integers(0, self.n_rows, self.count)
+
+    def check(self) -> None:
+        """Count wrong rows in the output of the gather that ran last."""
+        self.wrong += self.table.wrong_rows(self.ids, self.out, self.stride)
+
+    def _naive(self) -> None:
+        self._library.ref_gather(self._target, self._source, self._numbers, self.count, self.row_bytes, self.row_bytes)
+
+    def _sequential(self) -> None:
+        size = self.count * self.row_bytes
+        start = int(self.ids[0]) * self.row_bytes % max(self.table.nbytes - size, 1) // 64 * 64
+        self._library.ref_sequential(self._target, self._source + start, size)
+
+
+def measure(arms: Arms, threads: tuple[int, ...], rounds: int) -> Record:
+    """Rounds of all candidates in random order."""
+    calls = arms.calls(threads)
+    repeat = max(1, 20_000 // (arms.count * max(arms.row_bytes // 64, 1)))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for round_ in range(rounds):
+        for name in random.sample(list(calls), len(calls)):
+            spent = 0
+            for _ in range(repeat):
+                arms.fresh()
+                began = time.perf_counter_ns()
+                calls[name]()
+                spent += time.perf_counter_ns() - began
+            times[name].append(spent / repeat / arms.count)
+            if name.startswith("gather") and round_ % 4 == 0:
+                arms.check()
+    over = {name: median(t / g for t, g in zip(times[name], times["gather x1"], strict=True)) for name in times}
+    record: Record = {
+        "pages": describe_pages(arms.table.huge),
+        "region_bytes": arms.table.nbytes,
+        "row_bytes": arms.row_bytes,
+        "rows": arms.count,
+        "ns_per_row": {name: round(median(values), 2) for name, values in times.items()},
+        "times_gather_x1": {name: round(ratio, 3) for name, ratio in over.items()},
+        "share_of_sequential": round(over["sequential"], 3),
+        "wrong_rows": arms.wrong,
+        "plan": arms.store.explain(),
+    }
+    return record
+
+
+def judged(record: Record) -> str:
+    """How the record stands to the target against take, where there is one."""
+    if record["rows"] != 98304:
+        return ""
+    target, gate = TARGETS[record["pages"]][min(record["row_bytes"], 1024)]
+    ratio = record["times_gather_x1"]["take"]
+    record["target"], record["gate"] = target, gate
+    return f"target {target}: {'met' if ratio >= target else 'gate met' if ratio >= gate else 'MISSED'}"
+
+
+def show(record: Record) -> None:
+    ratios = " ".join(
+        f"{name}={ratio:.2f}"
+        for name, ratio in record["times_gather_x1"].items()
+        if name not in ("gather x1", "sequential")
+    )
+    wrong = f"  {record['wrong_rows']} WRONG ROWS" if record["wrong_rows"] else ""
+    print(
+        f"{record['pages']} {record['region_bytes'] >> 20:6d} MiB {record['row_bytes']:5d} B {record['rows']:7d} rows "
+        f"{record['ns_per_row']['gather x1']:8.1f} ns/row  {ratios}  share={record['share_of_sequential']:.2f}  "
+        f"{judged(record)}{wrong}",
+        flush=True,
+    )
+
+
+def sizes(arguments: argparse.Namespace, engine: GatherEngine) -> list[Record]:
+    """The main table."""
+    records = []
+    for huge in (False, True):
+        table = SharedTable(arguments.region, huge=huge)
+        if huge and not table.huge:
+            print("2 MiB pages were refused by this kernel (MADV_COLLAPSE, Linux 6.1): not measured")
+            continue
+        buffer = AlignedPages(max(arguments.counts) * max(arguments.sizes), huge=True)
+        for count in arguments.counts:
+            for row_bytes in arguments.sizes:
+                arms = Arms(table, row_bytes, count, engine, buffer, plan=True)
+                records.append(measure(arms, (1, 2), arguments.rounds))
+                show(records[-1])
+        buffer.close()
+        table.close()
+    return records
+
+
+def scaling(arguments: argparse.Namespace, engine: GatherEngine) -> list[Record]:
+    """One to sixteen threads, in one run."""
+    most = min(engine.threads + 1, MOST_THREADS)
+    threads = tuple(n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n <= most)
+    records = []
+    for huge in (False, True):
+        table = SharedTable(arguments.region, huge=huge)
+        if huge and not table.huge:
+            print("2 MiB pages were refused by this kernel: not measured")
+            continue
+        buffer = AlignedPages(98304 * max(arguments.sizes), huge=True)
+        for row_bytes in arguments.sizes:
+            arms = Arms(table, row_bytes, 98304, engine, buffer, plan=False)
+            record = measure(arms, threads, arguments.rounds)
+            record["speedup"] = {str(n): round(1 / record["times_gather_x1"][f"gather x{n}"], 3) for n in threads}
+            records.append(record)
+            show(record)
+            print("    speed-up: " + "  ".join(f"{n}: {s:.2f}" for n, s in record["speedup"].items()), flush=True)
+        buffer.close()
+        table.close()
+    return records
+
+
+def sweep(arguments: argparse.Namespace, engine: GatherEngine) -> list[Record]:
+    """Rows per call at one region size; region sizes at one batch size."""
+    records = []
+    buffer = AlignedPages(1_000_000 * 1364, huge=True)
+    for huge in (False, True):
+        table = SharedTable(arguments.region, huge=huge)
+        if table.huge == huge:
+            for row_bytes in (64, 256, 1364):
+                for count in (100, 1_000, 10_000, 100_000, 1_000_000):
+                    records.append(measure(Arms(table, row_bytes, count, engine, buffer, True), (1,), arguments.rounds))
+                    show(records[-1])
+        table.close()
+        size = 64 << 20
+        while size <= arguments.largest:
+            table = SharedTable(size, huge=huge)
+            if table.huge == huge:
+                for row_bytes in (64, 256, 1364):
+                    arms = Arms(table, row_bytes, 98304, engine, buffer, True)
+                    records.append(measure(arms, (1,), arguments.rounds))
+                    show(records[-1])
+            table.close()
+            size *= 2
+    buffer.close()
+    return records
+
+
+def percentile(values: list[float], p: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * p / 100))]
+
+
+def step(arguments: argparse.Namespace, engine: GatherEngine) -> list[Record]:
+    """Twelve tables of 128 rows of 1,364 bytes with 200 microseconds of work between start and need; call costs."""
+    table = SharedTable(arguments.region, huge=True)
+    store = table.store(1364, engine, plan=True)
+    rng = np.random.default_rng(2)
+    out = np.zeros((12, 128, 1364), np.uint8)
+    ids = np.zeros((12, 128), np.int64)
+    gathers = [("t", ids[i], out[i]) for i in range(12)]
+    prepared = store.prepare_many(gathers)
+    started, blocked, alone = [], [], []
+    for n in range(max(400, arguments.rounds * 40)):
+        ids[:] = rng.integers(0, store.tables["t"].n_rows, ids.shape)
+        if n % 4 == 3:
+            began = time.perf_counter()
+            for gather in gathers:
+                store.gather_into(*gather)
+            alone.append(time.perf_counter() - began)
+            continue
+        began = time.perf_counter()
+        tickets = prepared.submit()
+        then = time.perf_counter()
+        while time.perf_counter() < then + 200e-6:
+            pass
+        needed = time.perf_counter()
+        for ticket in tickets:
+            ticket.result()
+        blocked.append(time.perf_counter() - needed)
+        started.append(then - began)
+    wrong = table.wrong_rows(ids.reshape(-1), out.reshape(-1, 1364), store.tables["t"].row_stride)
+    micro = {
+        name: {f"p{p}": round(percentile(values, p) * 1e6, 1) for p in (50, 99)}
+        for name, values in (("start", started), ("blocked", blocked), ("synchronous", alone))
+    }
+    record: Record = {"step": "12 x 128 rows of 1364 B", "us": micro, "wrong_rows": wrong, "plan": store.explain()}
+    print(f"step of 12 x 128 rows of 1,364 B, 200 us of work between (us): {json.dumps(micro)}")
+    return [record, call_costs(store)]
+
+
+def call_costs(store: Any) -> Record:
+    """Nanoseconds of calls that gather nothing, against a bare C call."""
+    ref, library = reference.load()
+    ids, out = np.empty(0, np.int64), np.empty(0, np.uint8)
+    prepared = store.prepare("t", ids, out)
+    calls: dict[str, Callable[[], object]] = {
+        "prepared": prepared,
+        "gather_into": lambda: store.gather_into("t", ids, out),
+        "empty function through cffi": lib.obmm_fence_store,
+    }
+    n = 20_000
+    costs = dict.fromkeys((*calls, "bare C"), 1e99)
+    numbers, null = ref.new("int64_t[]", [0] * 1_000_000), ref.NULL
+    for _ in range(15):
+        for name, call in calls.items():
+            began = time.thread_time_ns()
+            for _ in range(n):
+                call()
+            costs[name] = min(costs[name], (time.thread_time_ns() - began) / n)
+        began = time.thread_time_ns()
+        library.ref_reads(null, numbers, numbers, numbers, 1_000_000, 0)
+        costs["bare C"] = min(costs["bare C"], (time.thread_time_ns() - began) / 1e6)
+    record: Record = {"calls_ns": {name: round(ns, 1) for name, ns in costs.items()}}
+    record["times_bare_c"] = {name: round(ns / costs["bare C"], 1) for name, ns in costs.items()}
+    print(f"a call that gathers nothing (ns): {json.dumps(record['calls_ns'])}; x bare C: {record['times_bare_c']}")
+    return record
+
+
+MODES = {"sizes": sizes, "scaling": scaling, "sweep": sweep, "step": step}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for mode in ("scaling", "sweep", "step"):
+        parser.add_argument(f"--{mode}", dest="mode", action="store_const", const=mode, default="sizes")
+    parser.add_argument("--json", type=Path, help="write all records there")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--region", type=int, default=2048, metavar="MIB", help="region size (default 2048)")
+    parser.add_argument("--largest", type=int, default=8192, metavar="MIB", help="largest region of --sweep")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="BYTES")
+    parser.add_argument("--counts", type=int, nargs="+", default=list(COUNTS), metavar="ROWS")
+    parser.add_argument("--threads", type=int, help="workers of the engine (default: CPUs - 1, at least 1)")
+    arguments = parser.parse_args()
+    arguments.region <<= 20
+    arguments.largest <<= 20
+    with_engine = GatherEngine(arguments.threads)
+    result: Record = {
+        "benchmark": "gather",
+        "mode": arguments.mode,
+        "machine": machine.describe(),
+        "engine": repr(with_engine),
+        "kernels": ffi.string(lib.obmm_gather_isa()).decode(),
+        "memory": "this host's shared memory, no fabric",
+    }
+    print(f"{result['machine']}  {with_engine}")
+    result["records"] = MODES[arguments.mode](arguments, with_engine)
+    result["machine_after"] = machine.describe()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))
+    wrong = sum(record.get("wrong_rows", 0) for record in result["records"])
+    if wrong:
+        print(f"{wrong} rows were wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
