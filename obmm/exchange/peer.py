@@ -114,7 +114,8 @@ class Peer:
         found: dict[str, RegionEntry] = {}
         first, total = 0, 1
         while first < total:
-            answer = self._ask(partial(self._client.request, List(first), timeout), deadline - time.monotonic())
+            left = deadline - time.monotonic()
+            answer = self._ask(partial(self._client.request, List(first), left), left)
             assert isinstance(answer, Listed)
             found |= {entry.name: entry for entry in answer.entries}
             total = answer.total if answer.entries else 0
@@ -164,7 +165,8 @@ class Peer:
         first = 0
         items: builtins.list[dict[str, Any]] = []
         while True:
-            answer = self._ask(partial(self._client.request, Status(first), timeout), deadline - time.monotonic())
+            left = deadline - time.monotonic()
+            answer = self._ask(partial(self._client.request, Status(first), left), left)
             assert isinstance(answer, StatusPage)
             page: dict[str, Any] = json.loads(answer.json)
             items += page["items"]
@@ -181,7 +183,9 @@ class Peer:
         return self._client.events.fileno()
 
     def close(self, *, timeout: float = 5.0, force: bool = False) -> None:
-        """Release what is still leased, then disconnect.  Idempotent.
+        """Release what is still leased, then disconnect.  Idempotent.  Never waits longer than ``timeout`` seconds.
+
+        A server that cannot be told counts the leases as unknown once they expire; the log says so.
 
         MappingBusyError, and nothing changed, while a region imported with one of the leases is open.  With ``force``
         such leases are left to the server, where they count as unknown once they expire.
@@ -200,7 +204,8 @@ class Peer:
         ]
         for future in pending:
             _result(self, future, deadline + 1.0 - time.monotonic())
-        self._ask(partial(self._client.settled, timeout), deadline - time.monotonic())
+        left = max(0.0, deadline - time.monotonic())
+        self._ask(partial(self._client.settled, left), left)
         self._stop()
 
     def __enter__(self) -> Peer:

@@ -455,6 +455,19 @@ def test_a_release_that_cannot_be_delivered_is_delivered_later(start: Start, joi
     assert not again.holds
 
 
+def test_closing_a_peer_whose_server_died_meets_its_deadline(
+    start: Start, join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start()
+    peer = join(server)
+    peer.fetch("table")
+    crash(server)
+    began = time.monotonic()
+    peer.close(timeout=0.2)
+    assert time.monotonic() - began < 2
+    assert "1 release(s) could not be delivered" in caplog.text
+
+
 def test_restart_in_a_loop(start: Start, join: Join) -> None:
     region = FakeRegion()
     server = start({"table": region}, term_s=5)
