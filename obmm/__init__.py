@@ -4,8 +4,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from obmm.attached import AttachedRegion
 from obmm.backend import Backend
-from obmm.device import Device, open
+from obmm.device import Device, attach, open
 from obmm.errors import (
     ClosedError,
     DeviceNotFoundError,
@@ -44,6 +45,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "AttachedRegion",
     "Backend",
     "ClosedError",
     "Controller",
@@ -69,6 +71,7 @@ __all__ = [
     "Window",
     "WindowProvider",
     "__version__",
+    "attach",
     "connect",
     "eid",
     "emulator",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import secrets
@@ -14,7 +15,16 @@ from types import TracebackType
 from typing import Self
 
 from obmm import topology
-from obmm.abi import MAX_LOCAL_NUMA_NODES, MAX_PRIV_LEN, MAX_VENDOR_LEN, ExportFlag, ImportFlag
+from obmm.abi import (
+    MAX_LOCAL_NUMA_NODES,
+    MAX_MEM_ID,
+    MAX_PRIV_LEN,
+    MAX_VENDOR_LEN,
+    MIN_MEM_ID,
+    ExportFlag,
+    ImportFlag,
+)
+from obmm.attached import AttachedRegion
 from obmm.backend import Backend
 from obmm.driver import Driver
 from obmm.errors import ClosedError, ObmmArgumentError, ObmmError
@@ -23,7 +33,7 @@ from obmm.handle import Handle, HandleFlag
 from obmm.header import RegionHeader
 from obmm.imported import ImportedRegion
 from obmm.leased import Leased
-from obmm.region import PMD, Region
+from obmm.region import PAGE, PMD, Region
 from obmm.sizes import parse_size
 from obmm.stamp import OwnerStamp
 from obmm.stamp import hardware_word as hardware_word_for
@@ -226,6 +236,46 @@ class Device:
             for window in taken:
                 provider.release(window)
 
+    # --- attaching ---------------------------------------------------------------------------------------------------
+
+    def attach(
+        self, mem_id: int, length: int | None = None, *, cache: Cache | None = None, pmd: bool = False
+    ) -> AttachedRegion:
+        """Use a region of this host that another program made, such as a unit of an SDK allocation (design section 6).
+
+        `length` in bytes is read from sysfs when root asks, and must be given otherwise.  `cache` is the mode in which
+        the region can be mapped, where it is known; `pmd` must be what its other users map it in (rule M10).
+        """
+        self._check_open()
+        if not MIN_MEM_ID <= mem_id <= MAX_MEM_ID:
+            raise _bad("SHMDEV_OPEN", f"mem_id={mem_id}", f"{MIN_MEM_ID}..{MAX_MEM_ID}", "9.1", errno.ENOENT)
+        if length is None:
+            length = self._size_of(mem_id)
+        if length <= 0 or length % PAGE:
+            raise _bad("SHMDEV_OPEN", f"length={length} is no positive multiple of 4096", "the region's size", "M11")
+        caches: tuple[Cache, ...] = ("cc", "nc") if cache is None else (cache,)
+        with self._lock:
+            self._check_open()
+            region = AttachedRegion(self, mem_id, length, caches, pmd=pmd)
+            self._regions.add(region)
+            return region
+
+    def _size_of(self, mem_id: int) -> int:
+        path = f"{self.root}/sys/devices/obmm/obmm_shmdev{mem_id}/size"
+        try:
+            with builtins.open(path) as file:
+                return int(file.read(), 16)
+        except FileNotFoundError:
+            raise ObmmError.refused("SHMDEV_OPEN", errno.ENOENT, mem_id=mem_id) from None
+        except PermissionError:
+            raise _bad(
+                "SHMDEV_OPEN",
+                f"{path} is readable by root only",
+                "length=<bytes>, as its maker knows it",
+                "11.1",
+                errno.EACCES,
+            ) from None
+
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     def query_pa(self, mem_id: int, offset: int = 0) -> int:
@@ -392,6 +442,20 @@ def open(device: str | None = None, *, windows: WindowProvider | str | os.PathLi
         windows = os.environ.get("OBMM_WINDOWS") or None
     provider = StaticWindows(windows) if isinstance(windows, str | os.PathLike) else windows
     return Device(Backend.parse(device), provider)
+
+
+def attach(
+    mem_id: int, length: int | None = None, *, device: str | None = None, cache: Cache | None = None, pmd: bool = False
+) -> AttachedRegion:
+    """`Device.attach` on a device of its own, which closes with the region's last reference."""
+    opened = open(device)
+    try:
+        region = opened.attach(mem_id, length, cache=cache, pmd=pmd)
+    except BaseException:
+        opened.close()
+        raise
+    weakref.finalize(region, opened.close)
+    return region
 
 
 _DEVICES: weakref.WeakSet[Device] = weakref.WeakSet()
