@@ -45,7 +45,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="obmm", message="%(prog)s %(version)s")
+@click.version_option(package_name="obmm", message="obmm %(version)s")
 def main() -> None:
     """Another node's memory through openEuler's OBMM driver."""
 
