@@ -258,12 +258,12 @@ class Client:
 
     def _shut(self) -> None:
         self._close_connection()
+        if self._releasing:
+            log.warning("%s: %d release(s) could not be delivered", self.target, len(self._releasing))
         error = PeerUnreachableError(f"{self.target}: the peer was closed")
         for request in tuple(self._waiting):
             _fail(request.done, error)
         self._waiting.clear()
-        if self._releasing:
-            log.warning("%s: %d release(s) could not be delivered", self.target, len(self._releasing))
         self.mailbox.close()
         self._selector.close()
         self._dispatch.close()
@@ -347,7 +347,7 @@ class Client:
             first, self._first = self._first, None
             first.set_exception(error)
             return
-        log.warning("%s: %s", self.target, error.strerror)
+        log.warning("connection to %s lost: %s", self.target, (error.strerror or "").removeprefix(f"{self.target}: "))
         pause = self._backoff * (0.5 + random.random() / 2)
         self._backoff = min(2 * self._backoff, BACKOFF_S[1])
         self._timers.set("connect", time.monotonic() + pause)
