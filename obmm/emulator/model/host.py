@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..topology import Controller, HostSpec, Window
+from ..topology import Controller, HostSpec
 from .caches import CoherentCaches
 from .calls import KernelError
 from .decoder import GRANULE, Decoder, Entry
 from .dram import Dram
 from .engine import CacheEngine
+from .export_memory import ExportMemory
 from .faults import Faults
 from .files import OpenFile
 from .ids import LowestFree
 from .journal import Journal
-from .memory import Memory, SegmentedMemory
 from .module import Module
 from .numa import RemoteNuma
 from .physical import PhysicalMap
@@ -32,7 +32,7 @@ from .structs import MAX_LOCAL_NODES, MAX_MEM_ID
 from .stubs import STUBS
 from .tree import Tree
 from .ummu import Ummu
-from .user_memory import Extent, UserPins
+from .windows import Windows
 
 if TYPE_CHECKING:
     from .fabric import Fabric
@@ -69,10 +69,9 @@ class Host:
         }
         if spec.logical_ummu:
             self.ummus[None] = Ummu(None, spec.token_min, spec.token_max)
-        self._controllers = {c.cna: c for c in spec.controllers}
-        self._window_memory: dict[Window, Memory] = {}
+        self.windows = Windows(spec)
         self.processes: dict[int, Process] = {}
-        self.pins = UserPins()
+        self.exports = ExportMemory(self)
         self.uevents: list[str] = []
 
         self.regions: dict[int, Region] = {}
@@ -242,18 +241,11 @@ class Host:
 
     def controller(self, cna: int) -> Controller | None:
         """The local controller with primary CNA `cna`."""
-        return self._controllers.get(cna)
-
-    def window_kind(self, controller: Controller, start: int, length: int) -> Literal["CC", "NC"] | None:
-        """CC or NC when the range lies in one window of `controller`, else None."""
-        for window in controller.windows:
-            if window.base <= start and start + length <= window.end:
-                return window.kind
-        return None
+        return self.windows.controller(cna)
 
     def in_window(self, pa: int) -> bool:
         """Whether `pa` lies in any window of this host."""
-        return any(w.base <= pa < w.end for c in self.spec.controllers for w in c.windows)
+        return self.windows.at(pa) is not None
 
     def foreign_resource(self, start: int, end: int) -> Literal["partial", "inside"] | None:
         """How a foreign /proc/iomem entry (DRAM, an injected one) collides with [start, end).
@@ -315,18 +307,6 @@ class Host:
         with self.fabric.lock:
             self.decoder.remove(address)
 
-    def window_memory(self, pa: int) -> tuple[Memory, int, int] | None:
-        """Plain memory behind a `backed` window at `pa`: (memory, offset, bytes to its end)."""
-        for controller in self.spec.controllers:
-            for window in controller.windows:
-                if window.backed and window.base <= pa < window.end:
-                    memory = self._window_memory.get(window)
-                    if memory is None:
-                        name = f"obmm-{self.name}-window-{window.base:x}"
-                        memory = self._window_memory[window] = Memory(name, window.size)
-                    return memory, pa - window.base, window.end - pa
-        return None
-
     # --- regions ------------------------------------------------------------------------------------
 
     def take_id(self, region: Region, rule: str) -> None:
@@ -335,63 +315,6 @@ class Host:
         if mem_id is None:
             raise KernelError(errno.ENOSPC, rule, "no free mem_id")
         region.mem_id = mem_id
-
-    def allocate(self, region: ExportRegion, fast: bool) -> None:
-        """Take the memory of a pool export: all segments of node 0, then node 1, ... (X11, X12)."""
-        taken: list[tuple[Pool, list[tuple[int, int]]]] = []
-        try:
-            for node, size in enumerate(region.node_sizes):
-                if size:
-                    pool = self.pools.get(node)
-                    if pool is None:
-                        raise KernelError(errno.ENODEV, "X11", f"node {node} has no pool")
-                    taken.append((pool, pool.take(size // self.module.memseg, fast)))
-            name, unit = f"obmm-{self.name}-{region.mem_id}", self.fabric.topology.poison_unit
-            region.memory = SegmentedMemory(name, region.size, unit) if unit else Memory(name, region.size)
-        except KernelError:
-            for pool, segments in taken:
-                pool.give(segments)
-            raise
-        region.place([segment for _, segments in taken for segment in segments])
-
-    def attach(self, region: ExportRegion) -> None:
-        """Token and bus address from the first UMMU that takes the vendor data (X13, X14)."""
-        for ummu in self.ummus.values():
-            if ummu.accepts(region.vendor) and not self.faults.ummu_refuses:
-                ummu.attach(region, self)
-                return
-        self.journal.add("ummu", call="alloc_tdev", vendor_len=len(region.vendor), refused=True)
-        raise KernelError(errno.EPERM, "X13", "no UMMU accepts the vendor_info")
-
-    def free(self, region: ExportRegion) -> None:
-        """Memory of an export back to where it came from; nothing can reach its contents any more."""
-        self.caches.forget(region)
-        if region.memory is not None:
-            region.memory.destroy()
-            region.memory = None
-        if region.from_user:
-            self.unpin(region)
-            return
-        index = 0
-        for node, size in enumerate(region.node_sizes):
-            count = size // self.module.memseg
-            if count:
-                self.pools[node].give(region.segments[index : index + count])
-            index += count
-
-    def pin(self, region: ExportRegion, target: Process, sizes: tuple[int, ...], extents: list[Extent]) -> None:
-        """Hold pages of a process for EXPORT_PID; the counter knows no RLIMIT_MEMLOCK (6.2)."""
-        region.node_sizes = sizes
-        region.pinned = target
-        region.place(self.pins.take(target, extents))
-        target.pinned += region.size
-
-    def unpin(self, region: ExportRegion) -> None:
-        """Let the pages of an EXPORT_PID region go; the process may be gone already."""
-        assert region.pinned is not None
-        region.pinned.pinned -= region.size
-        self.pins.give(region.segments)
-        region.pinned = None
 
     def publish(self, region: Region) -> None:
         """The region becomes visible: node, sysfs, queries."""
@@ -412,5 +335,4 @@ class Host:
         for region in self.regions.values():
             if isinstance(region, ExportRegion) and region.memory is not None:
                 region.memory.destroy()
-        for memory in self._window_memory.values():
-            memory.destroy()
+        self.windows.close()

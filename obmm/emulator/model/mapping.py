@@ -248,7 +248,7 @@ def window_pieces(host: Host, pa: int, length: int) -> Iterator[tuple[Backing, i
 
 def _undecoded(host: Host, pa: int, end: int) -> Iterator[tuple[Backing, int]]:
     while pa < end:
-        found = host.window_memory(pa)
+        found = host.windows.memory(pa)
         if found is None:
             yield host.fabric.hole.backing(0), end - pa
             return

@@ -50,11 +50,11 @@ def export(process: Process, raw: bytes, user: UserMemory) -> bytes:
     host.take_id(region, "X10")
     try:
         with host.module_use():
-            host.allocate(region, fast=bool(command.flags & EXPORT_FAST))  # X11, X12
+            host.exports.allocate(region, fast=bool(command.flags & EXPORT_FAST))  # X11, X12
             try:
-                host.attach(region)  # X13, X14
+                host.exports.attach(region)  # X13, X14
             except KernelError:
-                host.free(region)
+                host.exports.free(region)
                 raise
     except KernelError:
         host.ids.give(region.mem_id)

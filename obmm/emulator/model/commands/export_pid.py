@@ -62,7 +62,7 @@ def export_pid(process: Process, raw: bytes, user: UserMemory) -> bytes:
             if target is None:
                 raise KernelError(errno.ESRCH, "P9", f"no process {command.pid}")
             extents = _pin(target, page_floor(command.va), command.length)
-            host.pin(region, target, _sizes(host, extents, command.pxm_numa), extents)
+            host.exports.pin(region, target, _sizes(host, extents, command.pxm_numa), extents)
             try:
                 if command.length % host.module.memseg:
                     raise KernelError(errno.EINVAL, "P15", f"length {command.length:#x} is not a memseg multiple")
@@ -70,9 +70,9 @@ def export_pid(process: Process, raw: bytes, user: UserMemory) -> bytes:
                     raise KernelError(host.faults.linear_error, "P16", "the linear mapping cannot be removed")
                 if target is process:
                     host.engine.flush(region, 0, region.size, WB_INVAL)  # P16
-                host.attach(region)  # P17
+                host.exports.attach(region)  # P17
             except KernelError:
-                host.unpin(region)
+                host.exports.unpin(region)
                 raise
     except KernelError:
         host.ids.give(region.mem_id)

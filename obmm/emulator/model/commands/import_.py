@@ -85,7 +85,7 @@ def _place(host: Host, region: ImportRegion, numa_id: int, preimported: bool) ->
     region.controller_node = controller.node
     if not preimported and host.imports.overlaps(start, end):
         raise KernelError(errno.EEXIST, "I13", f"{start:#x}...{end:#x} is in use")
-    kind = host.window_kind(controller, start, region.size)
+    kind = host.windows.kind(controller, start, region.size)
     if kind is None:
         raise KernelError(errno.EINVAL, "I14", f"{start:#x}...{end:#x} is not in one window of the controller")
     region.cacheable, region.noncacheable = kind == "CC", kind == "NC"

@@ -45,7 +45,7 @@ def declare_preimport(process: Process, raw: bytes, user: UserMemory) -> bytes:
         raise KernelError(errno.ENOMEM, "R11", "no kernel memory")
     if host.foreign_resource(start, start + length) in ("partial", "inside"):
         raise KernelError(errno.EBUSY, "R12", "a foreign resource overlaps the range")
-    if host.window_kind(controller, start, length) != "CC":
+    if host.windows.kind(controller, start, length) != "CC":
         raise KernelError(errno.EINVAL, "R13", "the range is not in a CC window")
     preimport = Preimport(start, length, command.scna, command.dcna, command.seid, command.deid, command.base_dist)
     host.imports.add(start, preimport.end, preimport)

@@ -28,7 +28,7 @@ def unexport(process: Process, raw: bytes, user: UserMemory) -> None:
     except KernelError:
         region.destroying = False
         raise
-    host.free(region)
+    host.exports.free(region)
     host.withdraw(region)
 
 
