@@ -39,6 +39,8 @@ from .tree import DiskTree
 log = logging.getLogger("obmm.emulator")
 
 BACKLOG = 128
+REFRESH_MS = 1000
+"""How long the trees on disk may lag behind what changes by time alone: the pools."""
 HELLO_SECONDS = 10.0
 _CREDENTIALS = struct.Struct("3i")
 
@@ -77,7 +79,9 @@ class Server:
         for descriptor in watched:
             poll.register(descriptor, select.POLLIN)
         while not self._stopping:
-            for descriptor, _ in poll.poll():
+            for host in self.fabric.hosts.values():
+                host.tree.refresh()
+            for descriptor, _ in poll.poll(REFRESH_MS):
                 if descriptor == self._listener.fileno():
                     self._accept()
                 elif descriptor == self.files.fileno():

@@ -18,6 +18,7 @@ from .structs import MAX_PRIV_LEN
 if TYPE_CHECKING:
     from ..topology import Controller
     from .host import Host
+    from .preimport import Preimport
 
 REGIONS = "/sys/devices/obmm"
 POOLS = "/sys/kernel/obmm_mempool"
@@ -49,6 +50,10 @@ class Tree:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._sinks: list[Sink] = []
+        self._pools_shown: dict[str, bytes] = {}
+        """Pool files as the sinks have them."""
+        self._ranges: dict[int, str] = {}
+        """Lines of /proc/iomem by the start of their range."""
 
     # --- looking --------------------------------------------------------------------------------------
 
@@ -117,7 +122,8 @@ class Tree:
     def module_loaded(self) -> None:
         """The module's own files appear."""
         self._write(self._module_files())
-        self._write(self._pool_files())
+        self._pools_shown.clear()
+        self.changed_pools()
         self._changed_devices()
 
     def module_unloaded(self) -> None:
@@ -141,9 +147,10 @@ class Tree:
         """Mode or owner of a region's node changed."""
         self._write(self._node_files(region))
 
-    def changed_preimports(self) -> None:
+    def changed_preimport(self, preimport: Preimport) -> None:
         """A preimport appeared or went."""
-        self._write(self._only(PREIMPORTS, "/proc/iomem"))
+        self._changed_range(preimport.start)
+        self._write(self._only(PREIMPORTS))
 
     def changed_features(self) -> None:
         """The firmware reports other features."""
@@ -152,14 +159,30 @@ class Tree:
         self._write(self._only(FEATURE_FILE))
 
     def changed_pools(self) -> None:
-        """Pool counters moved."""
-        self._write(self._pool_files())
+        """Pool counters may have moved."""
+        if not self._sinks:
+            return
+        for path, (make, mode) in self._pool_files():
+            data = make()
+            if self._pools_shown.get(path) != data:
+                self._pools_shown[path] = data
+                for sink in self._sinks:
+                    sink.write(path, data, mode)
 
     def _region_changed_others(self, region: Region) -> None:
         if isinstance(region, ImportRegion):
-            self._write(self._only("/proc/iomem"))
+            self._changed_range(region.preimport.start if region.preimport else region.pa)
         else:
             self.changed_pools()
+
+    def _changed_range(self, start: int) -> None:
+        """What a window range holds has changed."""
+        lines = self._range_lines(start)
+        if lines:
+            self._ranges[start] = lines
+        else:
+            self._ranges.pop(start, None)
+        self._write(self._only("/proc/iomem"))
 
     def _changed_devices(self) -> None:
         self._write(self._only("/proc/devices"))
@@ -266,24 +289,28 @@ class Tree:
         return "".join(lines).encode()
 
     def _iomem(self) -> bytes:
-        lines: list[str] = []
+        return "".join(self._ranges[start] for start in sorted(self._ranges)).encode()
+
+    def _range_lines(self, start: int) -> str:
+        """The resource at `start` and what lies in it; nothing while it is made or when it is gone."""
         host = self._host
-        inside = [r for r in host.regions.values() if isinstance(r, ImportRegion)]
-        for held in host.imports:
-            imports = [r for r in inside if held.start <= r.pa < held.end]
-            numa = isinstance(held.owner, ImportRegion) and held.owner.numa_remote
-            preimport = not isinstance(held.owner, ImportRegion)
-            if not imports and not preimport:
-                continue
-            name = "PREIMPORT_UBMEM" if preimport else "DIRECT_IMPORT_UBMEM"
-            lines.append(_resource(0, held.start, held.end, name))
-            depth = 1
-            if preimport or numa:
-                lines.append(_resource(1, held.start, held.end, "System RAM (Remote)"))
-                depth = 2
-            for region in sorted(imports, key=lambda r: r.pa):
-                lines.append(_resource(depth, region.pa, region.pa + region.size, f"MEMID_{region.mem_id}"))
-        return "".join(lines).encode()
+        held = host.imports.at(start)
+        if held is None:
+            return ""
+        if isinstance(held.owner, ImportRegion):
+            region = held.owner
+            if region.mem_id not in host.regions:
+                return ""
+            lines, inside = _resource(0, held.start, held.end, "DIRECT_IMPORT_UBMEM"), [region]
+            numa = region.numa_remote
+        else:
+            lines, numa = _resource(0, held.start, held.end, "PREIMPORT_UBMEM"), True
+            inside = [r for r in host.regions.values() if isinstance(r, ImportRegion) and r.preimport is held.owner]
+        if numa:
+            lines += _resource(1, held.start, held.end, "System RAM (Remote)")
+        for region in sorted(inside, key=lambda r: r.pa):
+            lines += _resource(1 + numa, region.pa, region.pa + region.size, f"MEMID_{region.mem_id}")
+        return lines
 
 
 def region_attributes(region: Region) -> dict[str, str]:

@@ -62,7 +62,7 @@ def declare_preimport(process: Process, raw: bytes, user: UserMemory) -> bytes:
         raise
     preimport.creating = False
     host.preimports.append(preimport)
-    host.tree.changed_preimports()
+    host.tree.changed_preimport(preimport)
     return PREIMPORT.store(raw, numa_id=preimport.node)
 
 
@@ -87,4 +87,4 @@ def undeclare_preimport(process: Process, raw: bytes, user: UserMemory) -> None:
     host.numa.remove(preimport.node, preimport.start, preimport.end - preimport.start)  # V7
     host.imports.remove(preimport.start)
     host.preimports.remove(preimport)
-    host.tree.changed_preimports()
+    host.tree.changed_preimport(preimport)
