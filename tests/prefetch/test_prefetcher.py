@@ -111,12 +111,12 @@ def address(buffer: Any) -> int:
     return int(buffer.__array_interface__["data"][0])
 
 
-def test_addresses_stay_over_10_000_steps_and_every_byte_is_right(source: MemorySource) -> None:
+def test_addresses_stay_and_every_byte_is_right(source: MemorySource) -> None:
     random = np.random.default_rng(4)
     layers = [PrefetchLayer(1, "a", 2), PrefetchLayer(14, "b", 3)]
     with EngramPrefetcher(source, layers, max_tokens=8) as prefetcher:
         homes = {layer.layer_id: address(prefetcher.rows_u8(layer.layer_id)) for layer in layers}
-        for step in range(10_000):
+        for step in range(1_000):
             n_tokens = step % 7
             ids = [random.integers(0, TABLES[layer.table].n_rows, (n_tokens, layer.columns)) for layer in layers]
             prefetcher.begin(ids, n_tokens, 8)
