@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,11 @@ from obmm.prefetch.metrics import PrefetchMetrics, token_bucket
 from obmm.prefetch.policy import Policy
 from obmm.prefetch.rows import Rows, RowsStatus
 from obmm.prefetch.slots import LayerBuffers, Slot
-from obmm.prefetch.source import Invalid, RowSource, TableId, Ticket
+from obmm.prefetch.source import Invalid, Prepared, RowSource, TableId, Ticket
 
 log = logging.getLogger("obmm.prefetch")
+
+_PREPARED = 128  # steps that are kept ready: buffers are few, batch sizes may be many
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Gatherer:
         self._health = health
         self._metrics = metrics
         self._next_log = 0.0
+        self._steps: dict[tuple[int, ...], Prepared] = {}
 
     def submit(self, flights: Iterable[Flight]) -> None:
         """One call for all of them.  A store that refuses leaves its error in the flights."""
@@ -108,7 +111,7 @@ class Gatherer:
             return
         now = time.monotonic()
         try:
-            tickets = self._store.submit_many([flight.request(slot) for flight, slot in going], invalid=self._invalid)
+            tickets = self._prepared(going).submit()
         except Exception as error:
             for flight, _ in going:
                 flight.error = as_obmm_error(error)
@@ -116,6 +119,17 @@ class Gatherer:
         for (flight, _), ticket in zip(going, tickets, strict=True):
             flight.ticket = ticket
             flight.submitted = now
+
+    def _prepared(self, going: Sequence[tuple[Flight, Slot]]) -> Prepared:
+        """The same slots and the same number of tokens come again and again: decode steps above all."""
+        key = (going[0][0].n_tokens, *(id(slot) for _, slot in going))
+        found = self._steps.get(key)
+        if found is None:
+            if len(self._steps) == _PREPARED:
+                del self._steps[next(iter(self._steps))]
+            requests = [flight.request(slot) for flight, slot in going]
+            found = self._steps[key] = self._store.prepare_many(requests, invalid=self._invalid)
+        return found
 
     def rows(self, flight: Flight, stream: Any) -> Rows:
         """The bytes of a flight; never raises for what the peer did."""
@@ -188,7 +202,7 @@ class Gatherer:
         if not self._has_clean_slot(flight) or flight.slot is None:
             return False
         try:
-            (ticket,) = self._replica.submit_many([flight.request(flight.slot)], invalid=self._invalid)
+            (ticket,) = self._replica.prepare_many([flight.request(flight.slot)], invalid=self._invalid).submit()
             if not ticket.wait(flight.limit):
                 flight.buffers.leave(flight.slot, ticket, abandoned=True)
                 raise late(flight.layer.table, flight.limit)

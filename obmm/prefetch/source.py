@@ -60,6 +60,17 @@ class Ticket(Protocol):
         ...
 
 
+class Prepared(Protocol):
+    """Gathers between buffers that do not move, with everything resolved that does not change."""
+
+    def submit(self) -> Sequence[Ticket]:
+        """Queue them in the order given, and return at once; the ids are read anew.
+
+        The tickets of one submission are done before the next.
+        """
+        ...
+
+
 class RowSource(Protocol):
     """Tables of byte rows, gathered in the background."""
 
@@ -71,16 +82,13 @@ class RowSource(Protocol):
         """How rows travel: "cacheable", "nc", "sdk", "shm" or "file"; a label of the metrics."""
         ...
 
-    def submit_many(
+    def prepare_many(
         self,
-        requests: Sequence[tuple[TableId, NDArray[np.int64], NDArray[np.uint8]]],
+        gathers: Sequence[tuple[TableId, NDArray[np.int64], NDArray[np.uint8]]],
         *,
         invalid: Invalid = "error",
-    ) -> Sequence[Ticket]:
-        """Queue gathers ``(table, ids, out)`` in the order given, and return at once.
-
-        `ids` and `out` are read and written by reference until the ticket is done.
-        """
+    ) -> Prepared:
+        """Gathers ``(table, ids, out)``; `ids` and `out` are read and written by reference."""
         ...
 
     def generation(self) -> int:

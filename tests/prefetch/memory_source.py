@@ -77,6 +77,16 @@ class MemoryTicket:
 
 
 @dataclass
+class MemoryStep:
+    source: MemorySource
+    requests: Sequence[Any]
+    invalid: str
+
+    def submit(self) -> list[MemoryTicket]:
+        return self.source.submit_many(self.requests, self.invalid)
+
+
+@dataclass
 class MemorySource:
     """`before` runs in the worker before each gather and may raise, sleep or wait; `flip` bumps the generation in it."""
 
@@ -108,7 +118,10 @@ class MemorySource:
         while (ticket := self._queue.get()) is not None:
             ticket.run()
 
-    def submit_many(self, requests: Sequence[Any], *, invalid: str = "error") -> list[MemoryTicket]:
+    def prepare_many(self, requests: Sequence[Any], *, invalid: str = "error") -> MemoryStep:
+        return MemoryStep(self, requests, invalid)
+
+    def submit_many(self, requests: Sequence[Any], invalid: str) -> list[MemoryTicket]:
         tickets = [MemoryTicket(lambda r=request: self._gather(*r, invalid)) for request in requests]
         for ticket in tickets:
             self._queue.put(ticket)
