@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -267,7 +268,9 @@ def test_a_lease_that_is_lost_opens_the_breaker(fabric: emulator.Fabric, a: Devi
     mem_id, port = here.recv()
     assert owner.pid is not None
     ids = random_ids(np.random.default_rng(7), 8)
-    with obmm.connect(f"127.0.0.1:{port}", plain=True) as peer:
+    with ExitStack() as undo:
+        peer = obmm.connect(f"127.0.0.1:{port}", plain=True)
+        undo.callback(peer.close, timeout=0.1, force=True)  # nobody is there to say goodbye to
         lease = peer.fetch("engram")
         with (
             b.import_region(lease) as region,
