@@ -16,9 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fabric_tables
 import numpy as np
+from fabric_tables import published
 from memory_source import MemorySource, MemoryTable, fault
 
+import obmm
+from obmm import emulator
 from obmm.errors import ObmmError
 from obmm.prefetch import CircuitBreaker, Deadlines, EngramPrefetcher, PrefetchLayer, RowsStatus
 
@@ -148,20 +152,75 @@ def one_step(prefetcher: EngramPrefetcher, random: np.random.Generator, outcome:
         outcome.faults += 1
 
 
+def fabric_life(fabric: emulator.Fabric, random: np.random.Generator, outcome: Outcome, end: float) -> None:
+    """Export, publish, import, prefetch under publications, lose the memory, close everything."""
+    with obmm.open(fabric.device("a")) as a, obmm.open(fabric.device("b")) as b, published(a, b) as tables:
+        policy: Any = ["raise", "zero", ("retry", "zero")][random.integers(3)]
+        with EngramPrefetcher(
+            tables.store, fabric_tables.WANTED, MAX_TOKENS, policy=policy, deadlines=Deadlines(decode=5)
+        ) as prefetcher:
+            generation = 2
+            for number in range(int(random.integers(1, 200))):
+                if time.monotonic() > end:
+                    break
+                if number % 20 == 19:
+                    generation += 2
+                    fabric_tables.fill(tables.owner, generation)
+                fabric_step(prefetcher, random, outcome, generation)
+            tables.take_away()
+            for _ in range(5):
+                fabric_step(prefetcher, random, outcome, None)
+    for name, node in fabric.status()["nodes"].items():
+        assert not any(node[kind] for kind in ("regions", "windows", "open_files")), (name, node)
+
+
+def fabric_step(
+    prefetcher: EngramPrefetcher, random: np.random.Generator, outcome: Outcome, generation: int | None
+) -> None:
+    """`generation` None: the memory is gone."""
+    n_tokens = int(random.integers(1, MAX_TOKENS + 1))
+    ids = [random.integers(0, layer.rows, (n_tokens, 6)) for layer in fabric_tables.LAYERS]
+    try:
+        prefetcher.begin(ids, n_tokens)
+    except ObmmError:
+        assert generation is None
+        outcome.faults += 1
+        return
+    prefetcher.start()
+    outcome.steps += 1
+    for layer, layer_ids in zip(fabric_tables.LAYERS, ids, strict=True):
+        rows = prefetcher.consume(layer.layer_id)
+        outcome.statuses[rows.status.value] = outcome.statuses.get(rows.status.value, 0) + 1
+        if generation is None:
+            assert rows.status in (RowsStatus.FAILED, RowsStatus.ZEROED)
+            assert not rows.buffer.any()
+        else:
+            assert rows.status is RowsStatus.OK
+            assert np.array_equal(rows.buffer, fabric_tables.content(layer.layer_id, layer_ids, generation))
+            outcome.verified_rows += layer_ids.size
+    try:
+        prefetcher.drain()
+    except ObmmError:
+        assert generation is None
+        outcome.faults += 1
+
+
 def soak(seconds: float, seed: int) -> Outcome:
-    """Raises AssertionError for a wrong byte or for growth after the first tenth."""
+    """Raises AssertionError for a wrong byte or for growth after the first fifth."""
     random = np.random.default_rng(seed)
     source = MemorySource(dict(TABLES))
     outcome = Outcome()
     began = time.monotonic()
     end = began + seconds
     warm: Footprint | None = None
-    while time.monotonic() < end:
-        one_life(source, random, outcome, end)
-        if warm is None and time.monotonic() > began + seconds / 10:
-            warm = Footprint.now()
-    assert warm is not None
-    Footprint.now().check_no_growth_since(warm)
+    with emulator.start(nodes=2) as fabric:
+        while time.monotonic() < end:
+            one_life(source, random, outcome, min(end, time.monotonic() + seconds / 20))
+            fabric_life(fabric, random, outcome, end)
+            if warm is None and time.monotonic() > began + seconds / 5:
+                warm = Footprint.now()
+        assert warm is not None
+        Footprint.now().check_no_growth_since(warm)
     source.close()
     return outcome
 
