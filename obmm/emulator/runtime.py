@@ -52,17 +52,10 @@ def fabrics() -> Iterator[FabricDirectory]:
     """All fabrics of this user, alive or left behind."""
     with contextlib.suppress(FileNotFoundError):
         for entry in sorted(runtime_directory().iterdir()):
-            if entry.is_dir():
+            if entry.is_dir() and not entry.name.startswith("."):
                 yield fabric_directory(entry.name)
 
 
 def remove_stale() -> list[str]:
     """Delete what killed servers left; returns their names."""
-    removed = []
-    for directory in fabrics():
-        if not directory.is_alive():
-            with contextlib.suppress(FileExistsError):
-                directory.claim()
-                directory.remove()
-                removed.append(directory.name)
-    return removed
+    return [directory.name for directory in fabrics() if directory.remove_if_dead()]
