@@ -43,7 +43,10 @@ def start(fabric: Fabric, node: str, *command: str | Path) -> subprocess.Popen[s
 
 
 def finish(program: subprocess.Popen[str]) -> str:
-    out, err = program.communicate(timeout=60)
+    try:
+        out, err = program.communicate(timeout=60)
+    finally:
+        program.kill()
     assert (program.returncode, err) == (0, "")
     return out
 
