@@ -164,7 +164,7 @@ def inject(socket: str | None, node: str | None, fault: str | None, arguments: t
 @click.option("--uba", type=lambda text: int(text, 0))
 @click.option("--length", type=parse_size, help="bytes, or with KiB, MiB, GiB")
 @click.option("--cache", type=click.Choice(["cc", "nc"]), default="cc", show_default=True)
-@click.option("--pa", type=lambda text: int(text, 0), default=0, help="wanted local physical address")
+@click.option("--pa", type=lambda text: int(text, 0), default="0", help="wanted local physical address")
 @click.option("--remove", is_flag=True, help="forget the entry at --pa instead")
 @_as_json
 def program_window(

@@ -35,6 +35,13 @@ class ControlSession:
             "program_export": self._program_export,
             "unprogram": self._unprogram,
             "windows": self._windows,
+            "faults": self._server.fabric.faults,
+            "inject": self._inject,
+            "stub": self._stub,
+            "journal": self._journal,
+            "check": self._check,
+            "insmod": self._insmod,
+            "rmmod": self._rmmod,
             "shutdown": self._shutdown,
         }
 
@@ -161,6 +168,32 @@ class ControlSession:
                 {"pa": e.pa, "length": e.length, "owner_cna": e.dcna, "tokenid": e.tokenid, "uba": e.uba}
                 for e in host.decoder
             ]
+
+    def _inject(self, node: str, fault: str, arguments: dict[str, Any]) -> None:
+        self._server.fabric.inject(self._host(node).name, fault, **arguments)
+
+    def _stub(self, node: str, name: str, values: list[int]) -> None:
+        """A fault under the name that the driver transcript gives it."""
+        self._host(node).stub(name, *values)
+
+    def _journal(self, node: str) -> list[dict[str, Any]]:
+        """What was asked of the cache engine, the UMMUs and remote NUMA since the last request."""
+        host = self._host(node)
+        with host.fabric.lock:
+            return host.take_journal()
+
+    def _check(self) -> None:
+        """The model's invariants; the error names the broken one."""
+        try:
+            self._server.fabric.check()
+        except AssertionError as error:
+            raise KernelError(errno.EPROTO, "invariant", str(error)) from None
+
+    def _insmod(self, node: str, params: str = "") -> None:
+        self._host(node).insmod(params)
+
+    def _rmmod(self, node: str) -> None:
+        self._host(node).rmmod()
 
     def _shutdown(self) -> None:
         self._server.stop()

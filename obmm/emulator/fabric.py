@@ -78,9 +78,26 @@ class Fabric:
         result: dict[str, Any] = self.request("status")
         return result
 
-    def inject(self, node: str | int, fault: str, **arguments: Any) -> Any:
-        """Make something go wrong on `node`: see `obmm emulate inject --help` for the faults."""
-        return self.request("inject", node=self._name(node), fault=fault, arguments=arguments)
+    def inject(self, node: str | int, fault: str, **arguments: Any) -> None:
+        """Make something go wrong on `node`: a fault of `faults()` with its arguments ("reset" disarms all).
+
+        Raises ControlError: EINVAL for an unknown fault or wrong arguments, ENOENT for an unknown region.
+        """
+        self.request("inject", node=self._name(node), fault=fault, arguments=arguments)
+
+    def faults(self) -> dict[str, str]:
+        """Every fault that `inject` knows: its name, what it does and which arguments it takes."""
+        result: dict[str, str] = self.request("faults")
+        return result
+
+    def check(self) -> None:
+        """Check the model's invariants; ControlError names the broken one."""
+        self.request("check")
+
+    def journal(self, node: str | int = 0) -> list[dict[str, Any]]:
+        """What `node`'s driver asked of its cache engine, UMMUs and remote NUMA since the last call."""
+        result: list[dict[str, Any]] = self.request("journal", node=self._name(node))
+        return result
 
     def program_window(
         self,

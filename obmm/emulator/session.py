@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import protocol
-from .model.calls import Answer, KernelError, Unmap
+from .model.calls import Action, Answer, KernelError, Unmap
 from .model.host import REGION_NODE
 from .protocol import Call, FileOperation, ProtocolError
 from .user_memory import CallMemory, NeedMemory
@@ -256,12 +256,13 @@ class Session:
         answer = process.mmap(served, address, length, prot, flags, offset)
         self._undo = lambda: process.munmap(address, length)
         # MAP_FIXED replaces what it covers in one step: unmapping first would offer the addresses to other threads
-        return protocol.with_actions(answer.value, [one for one in answer.actions if not isinstance(one, Unmap)])
+        return protocol.with_actions(answer.value, _without_unmap(answer))
 
     def _munmap(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         address, length = arguments[:2]
         # the client unmaps the whole range once: twice would hit what another thread mapped there in between
-        return [(protocol.done(self.process.munmap(address, length).value), [])]
+        answer = self.process.munmap(address, length)
+        return protocol.with_actions(answer.value, _without_unmap(answer))
 
     def _mprotect(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         address, length, prot = arguments[:3]
@@ -336,6 +337,10 @@ class Session:
         if self._process is not None and len(self._process.vmas):
             raise KernelError(errno.EBUSY, "9.5", "the process still has mappings")
         return [(protocol.done(0), [])]
+
+
+def _without_unmap(answer: Answer) -> list[Action]:
+    return [one for one in answer.actions if not isinstance(one, Unmap)]
 
 
 def _path(payload: bytes | None) -> str:
