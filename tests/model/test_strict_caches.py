@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .harness import INVAL, PAGE, PMD, WB_INVAL, WB_ONLY, Client, N, R, W, fabric, reach
+from .harness import INVAL, PAGE, PMD, WB_INVAL, WB_ONLY, Client, N, R, W, fabric, reach, refusal
 
 
 @pytest.fixture
@@ -111,6 +112,17 @@ def test_nc_mappings_are_coherent(two):
     writer, reader = a.map(exported, W, flags=sync), b.map(imported, R, flags=sync)
     writer.store(0, 1)
     assert reader.load() == 1
+
+
+def test_Q12_update_range_of_a_non_cacheable_mapping_is_refused(two):
+    a, _ = two
+    mem_id = a.export().mem_id
+    a.map(mem_id, W).unmap()
+    mapped = a.map(mem_id, W, flags=os.O_RDWR | os.O_SYNC)
+    mapped.file = a.open(mem_id)
+    error = refusal(lambda: mapped.update(N))
+    assert (error.errno, error.rule) == (errno.EINVAL, "Q12")
+    mapped.file.release()
 
 
 def test_early_eviction_writes_dirty_lines_back_over_somebody_elses_data(two):

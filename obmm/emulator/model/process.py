@@ -99,9 +99,10 @@ class Process:
         raw = user.read(argument, command.layout.size)  # D3
         try:
             result = command.run(self, raw, user)
-        finally:
-            if host.faults.latency:
-                host.fabric.pause(host.faults.latency)
+        except KernelError:
+            host.fabric.pause(host.faults.latency)
+            raise
+        host.fabric.pause(host.faults.latency)
         if result is not None:
             user.write(argument, result)  # D5
         return []

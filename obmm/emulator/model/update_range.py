@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from typing import TYPE_CHECKING
 
 from .calls import Action, KernelError, Protect
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from .files import OpenFile
     from .process import Process
     from .region import Region
+
+log = logging.getLogger("obmm.emulator")
 
 RIGHTS = {0x0: READ, 0x4: READ | EXEC, 0x8: READ | WRITE, 0xC: 0}
 OPERATIONS = {0: NONE, 1: INVAL, 2: WB_INVAL, 3: WB_ONLY}
@@ -51,6 +54,8 @@ def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
             for vma in process.vmas.overlapping(start, end):
                 if vma.start > address or vma.region is not region:
                     break
+                if not vma.cacheable:
+                    _noncacheable_piece(process, region)
                 vma = _cut(process, vma, start, end)  # O10
                 address = vma.end
                 done.append((vma, vma.prot, vma.rights, vma.may))
@@ -96,6 +101,14 @@ def _cut(process: Process, vma: Vma, start: int, end: int) -> Vma:
             upper = process.split(vma, border)
             vma = upper if border == start else vma
     return vma
+
+
+def _noncacheable_piece(process: Process, region: Region) -> None:
+    """A cacheable descriptor asks for rights of a non-cacheable mapping: the driver does it and thereby makes
+    the mapping cacheable (Q12). The model leaves it as it is and says so, or refuses in strict mode."""
+    if process.host.fabric.topology.strict:
+        raise KernelError(errno.EINVAL, "Q12", "UPDATE_RANGE of a non-cacheable mapping")
+    log.warning("host %s: UPDATE_RANGE of a non-cacheable mapping of region %d", process.host.name, region.mem_id)
 
 
 def _change(region: Region, vma: Vma, rights: int) -> int:
