@@ -31,6 +31,7 @@ class Machine:
         memory_mib: int = 768,
         cpus: str = "1",
         core: int | None = None,
+        limit_s: float = 600.0,
     ) -> None:
         self.console = console
         console.unlink(missing_ok=True)
@@ -42,6 +43,8 @@ class Machine:
         ]  # fmt: skip
         if core is not None:
             command = ["taskset", "-c", str(core), *command]
+        # whatever happens to this program, the guest ends
+        command = ["timeout", "-k", "5", f"{limit_s:.0f}", *command]
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True

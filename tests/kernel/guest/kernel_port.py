@@ -17,6 +17,7 @@ from tests.conformance.replay.system import errno_name
 from tests.conformance.replay.transcript import Case, number
 
 from . import simulator
+from .local_process import LocalProcess
 
 Step = dict[str, Any]
 
@@ -65,6 +66,10 @@ class KernelPort:
         self._nursery = Nursery()
         self._config = ""
         self._feature = 0xF
+        self._log = simulator.Log()
+        self._local = LocalProcess(Path(PROBE))
+        #: Set before a case: whether the replay itself plays the case's process.
+        self.play_here = False
 
     def unable(self, case: Case) -> str | None:
         for step in case.steps:
@@ -86,13 +91,17 @@ class KernelPort:
 
     def begin(self, config: str, clearing: bool = False) -> None:
         if config != self._config:
-            simulator.load(topology=config)
             self._config = config
+            self._load()
         simulator.inject("reset")
-        simulator.log()
+        self._log.take()
+
+    def _load(self) -> None:
+        self._log.forget()
+        simulator.load(topology=self._config)
 
     def spawn(self, name: str) -> Process:
-        return self._nursery.spawn({"probe": PROBE})
+        return self._local.renew() if self.play_here else self._nursery.spawn({"probe": PROBE})
 
     def world(self, op: str, given: Step) -> Step:
         if op == "stub":
@@ -111,6 +120,7 @@ class KernelPort:
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
+        self._log.forget()
         if op == "rmmod":
             # O_NONBLOCK: refuse at once, as the recorder's rmmod did
             status = libc.delete_module(b"obmm_sim", os.O_NONBLOCK)
@@ -126,12 +136,11 @@ class KernelPort:
 
     def account(self) -> Account:
         account = Account()
-        if simulator.DEBUG.exists():
-            for name, fields in simulator.log():
-                if name in UMMU_CALLS:
-                    account.ummu_calls.append(self._ummu_call(name, fields))
-                else:
-                    account.flush.append(self._flush(name, fields))
+        for name, fields in self._log.take():
+            if name in UMMU_CALLS:
+                account.ummu_calls.append(self._ummu_call(name, fields))
+            else:
+                account.flush.append(self._flush(name, fields))
         return account
 
     @staticmethod
@@ -162,7 +171,7 @@ class KernelPort:
             process.kill()
         if not simulator.DEBUG.exists() or self._feature != 0xF:
             self._feature = 0xF
-            simulator.load(topology=self._config)
+            self._load()
         simulator.inject("reset")
         remove_regions()
 

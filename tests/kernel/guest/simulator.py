@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -44,11 +45,32 @@ def sigbus(mem_id: int, start: int, end: int) -> None:
     (DEBUG / "sigbus").write_text(f"{mem_id} {start} {end}")
 
 
-def log() -> list[tuple[str, dict[str, str]]]:
-    """What the hardware was asked for since the last look: cache operations and UMMU calls with their fields."""
-    entries = []
-    with (DEBUG / "log").open() as lines:
-        for line in lines:
+class Log:
+    """What the hardware is asked for: cache operations and UMMU calls with their fields.
+
+    Keeps the file open between looks; a reload of the module makes it open the new one.
+    """
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def take(self) -> list[tuple[str, dict[str, str]]]:
+        """Everything since the last look; nothing while no module is loaded."""
+        entries = []
+        for line in self._read().splitlines():
             name, *fields = line.split()
             entries.append((name, dict(field.split("=") for field in fields)))
-    return entries
+        return entries
+
+    def forget(self) -> None:
+        """The module goes away."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self) -> str:
+        if self._fd < 0:
+            if not DEBUG.exists():
+                return ""
+            self._fd = os.open(DEBUG / "log", os.O_RDONLY)
+        return os.read(self._fd, 1 << 16).decode()
