@@ -8,6 +8,7 @@ on one fabric).  The exit status counts the failures.
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import time
 
@@ -36,7 +37,8 @@ def main() -> int:
             results[name] = run_pair(archives[architectures[name].name])
     for name, good in results.items():
         print(f"== {name}: {'passed' if good else 'FAILED'}")
-    print(f"== {time.monotonic() - started:.0f} s in all", flush=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"== {time.monotonic() - started:.0f} s in all, {used.ru_utime + used.ru_stime:.0f} s of CPU", flush=True)
     return sum(not good for good in results.values())
 
 

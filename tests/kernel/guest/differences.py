@@ -27,7 +27,6 @@ KNOWN = (
         (ARM64, X86),
         "Q29: a refused move runs the driver's release once; the module has no side effect",
     ),
-    ("counter-wraps-at-65536", (ARM64, X86), "Q5: the driver's counters have 16 bits, the module's 32"),
     (
         "race-region-being-destroyed",
         (ARM64, X86),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,20 @@ Step = dict[str, Any]
 
 #: Operations that change or end the process, or may never come back.
 UNFIT = frozenset(
-    {"fork", "exec", "exit", "kill", "start", "join", "call", "setuid", "rlimit", "max_map_count", "mmap_many", "poll"}
+    {
+        "fork",
+        "exec",
+        "exit",
+        "kill",
+        "start",
+        "join",
+        "call",
+        "setuid",
+        "rlimit",
+        "max_map_count",
+        "mmap_many",
+        "mremap",
+    }
 )
 _ACCESSES = frozenset({"load", "store", "fill_check"})
 
@@ -33,16 +45,32 @@ def fits(case: Case) -> bool:
             return False
         if op in _ACCESSES and step["in"].get("map") in unmapped:
             return False
-        if op in ("munmap", "mremap"):
+        if op == "munmap":
             unmapped.add(step["in"]["map"])
     return True
 
 
 class _Calls(LibcCalls):
-    """Knows which descriptors are open."""
+    """Knows which descriptors are open and which addresses are mapped: what a case unmapped may be the interpreter's."""
 
     def __init__(self) -> None:
         self.files: set[int] = set()
+        self.spans: list[tuple[int, int]] = []
+
+    def mmap(self, address: int, length: int, prot: int, flags: int, fd: int, offset: int) -> int:
+        at = super().mmap(address, length, prot, flags, fd, offset)
+        self.spans.append((at, at + length))
+        return at
+
+    def munmap(self, address: int, length: int) -> None:
+        super().munmap(address, length)
+        start, end = address, address + length
+        self.spans = [
+            piece
+            for low, high in self.spans
+            for piece in ((low, min(high, start)), (max(low, end), high))
+            if piece[0] < piece[1]
+        ]
 
     def open(self, path: str, flags: int) -> int:
         fd = super().open(path, flags)
@@ -63,6 +91,11 @@ class _System(NativeSystem):
         copy = super().dup(fd)
         self.calls.files.add(copy)
         return copy
+
+    def reserve(self, length: int) -> int:
+        at = super().reserve(length)
+        self.calls.spans.append((at, at + length))
+        return at
 
 
 class LocalProcess:
@@ -85,11 +118,11 @@ class LocalProcess:
             return {"failure": f"{type(error).__name__}: {error}"}
 
     def kill(self) -> None:
-        for at, length in self._agent.mappings.values():
-            with contextlib.suppress(OSError):
-                self._system.munmap(at, length)
-        for fd in tuple(self._system.calls.files):
-            self._system.close(fd)
+        calls = self._system.calls
+        for start, end in tuple(calls.spans):
+            calls.munmap(start, end - start)
+        for fd in tuple(calls.files):
+            calls.close(fd)
 
     def start(self, op: str, given: Step) -> None:
         raise NotImplementedError
