@@ -264,6 +264,9 @@ class Client:
         for request in tuple(self._waiting):
             _fail(request.done, error)
         self._waiting.clear()
+        for lease in self._leases.values():  # left to the server: nobody renews them any more
+            if lease._become(LeaseStatus.SUSPECT):
+                self._announce(lease)
         self.mailbox.close()
         self._selector.close()
         self._dispatch.close()

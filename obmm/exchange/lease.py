@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from obmm.errors import MappingBusyError
+from obmm.errors import MappingBusyError, ObmmError
 from obmm.exchange.errors import LeaseError
 from obmm.handle import Handle
 
@@ -132,8 +132,12 @@ class Lease:
         with self._mutex:
             self._users.pop(id(user), None)
             last = not self._users
-        if last:
+        if not last:
+            return
+        try:
             self.release(CLOSING_S)
+        except ObmmError as error:  # the region is gone already; that must not look like a failure to close it
+            log.warning("%r: the lease could not be released: %s", self.name, error.strerror)
 
     def release(self, timeout: float = 5.0) -> bool:
         """Tell the owner that nothing here uses the region any more.  Idempotent.
