@@ -4,7 +4,7 @@
 from obmm.prefetch.breaker import BreakerState, CircuitBreaker
 from obmm.prefetch.device import DeviceCopy
 from obmm.prefetch.exposition import PrometheusCollector
-from obmm.prefetch.failures import GatherDeadlineError, PeerFailedError
+from obmm.prefetch.failures import PeerFailedError
 from obmm.prefetch.flight import PrefetchLayer
 from obmm.prefetch.geometry import EngramLayer, engram_layers, multipliers, table_sizes
 from obmm.prefetch.hasher import EngramHasher, NgramHasher, PolyHasher
@@ -17,6 +17,7 @@ from obmm.prefetch.publication import engram_model, engram_tables
 from obmm.prefetch.rows import Rows, RowsStatus, StepReport
 from obmm.prefetch.source import RowSource, Ticket
 from obmm.prefetch.token_map import build_token_map
+from obmm.rows import GatherDeadlineError
 
 __all__ = [
     "BreakerState",

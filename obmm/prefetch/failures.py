@@ -6,10 +6,7 @@ from __future__ import annotations
 import errno
 
 from obmm.errors import ObmmArgumentError, ObmmError, StaleHandleError
-
-
-class GatherDeadlineError(ObmmError, TimeoutError):
-    """A gather did not return in time; its slot is given up until it does."""
+from obmm.rows import GatherDeadlineError
 
 
 class PeerFailedError(ObmmError):
@@ -18,15 +15,6 @@ class PeerFailedError(ObmmError):
 
 def refused(problem: str, fix: str, rule: str) -> ObmmArgumentError:
     return ObmmArgumentError.because("PREFETCH", errno.EINVAL, problem, fix, f"Engram specification {rule}")
-
-
-def late(table: object, seconds: float) -> GatherDeadlineError:
-    return GatherDeadlineError(
-        errno.ETIMEDOUT,
-        f"PREFETCH: rows of table {table!r} did not come within {seconds * 1e3:.0f} ms [Engram specification 11.3-3]; "
-        "fix: look at the fabric and the peer, or give this phase a longer deadline",
-        operation="PREFETCH",
-    )
 
 
 def no_slot(table: object) -> ObmmError:

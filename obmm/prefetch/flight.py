@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from obmm.errors import ObmmError
-from obmm.prefetch.failures import as_obmm_error, changed, late, no_slot
+from obmm.prefetch.failures import as_obmm_error, changed, no_slot
 from obmm.prefetch.health import PeerHealth
 from obmm.prefetch.metrics import PrefetchMetrics, token_bucket
 from obmm.prefetch.policy import Policy
 from obmm.prefetch.rows import Rows, RowsStatus
 from obmm.prefetch.slots import LayerBuffers, Slot
 from obmm.prefetch.source import Invalid, Prepared, RowSource, TableId, Ticket
+from obmm.rows.errors import late
 
 log = logging.getLogger("obmm.prefetch")
 

@@ -71,7 +71,7 @@ class PrefetchMetrics:
         self.gather = Histogram(
             "obmm_gather_seconds", "A gather from submission to its end.", ("table", "path", "tokens")
         )
-        self.h2d = Histogram("obmm_h2d_seconds", "Handing a staged layer to the device copy.", ("layer",))
+        self.hash = Histogram("obmm_hash_seconds", "Hashing, recorded by the engine.", ("where",))
         self.blocked = Histogram("obmm_blocked_seconds", "Time in consume.", ("layer",))
         self.hidden = Gauge("obmm_hidden_ratio", "1 - blocked / gather of the last step.", ("layer",))
         self.unused = Counter("obmm_unused_prefetch", "Layers gathered for nothing.", ("reason",))

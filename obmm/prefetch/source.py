@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Invalid = Literal["error", "zero"]
-TableId = int | str
+from obmm.rows.requests import Invalid
+from obmm.rows.table import TableId
+
+__all__ = ["Invalid", "Prepared", "RowSource", "Table", "TableId", "Ticket"]
 
 
 class Table(Protocol):

@@ -338,3 +338,24 @@ def test_a_closed_store_is_a_fault_and_not_a_crash(tables: Published) -> None:
             prefetcher.drain()
         with pytest.raises(PeerFailedError):
             prefetcher.begin(ids, 8)
+
+
+# --- one reader of several ------------------------------------------------------------------------------------------
+
+
+def test_a_rank_reads_its_columns_or_its_rows_only(tables: Published) -> None:
+    """The subsets of tensor-parallel ranks: what another rank reads is zeros here (Engram specification 7.4)."""
+    ids = random_ids(np.random.default_rng(10), 8)
+    ranks = [tables.store.column_slice(columns, 6) for columns in ([0, 1, 2], [3, 4, 5])]
+    halves = [tables.store.id_range(0, 400), tables.store.id_range(400, 1 << 40)]
+    for readers in (ranks, halves):
+        parts = []
+        for reader in readers:
+            with EngramPrefetcher(reader, WANTED, 8, deadlines=LONG) as prefetcher:
+                assert step(prefetcher, ids) == [RowsStatus.OK] * 2
+                parts.append([prefetcher.consume(layer.layer_id).buffer.copy() for layer in LAYERS])
+                prefetcher.drain()
+        for place, layer in enumerate(LAYERS):
+            read_by_both = parts[0][place].any(axis=-1) & parts[1][place].any(axis=-1)
+            assert not read_by_both.any()
+            assert np.array_equal(parts[0][place] | parts[1][place], content(layer.layer_id, ids[place], 2))
