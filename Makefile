@@ -22,7 +22,7 @@ $(VENV)/.dev: $(VENV)/.built
 	@touch $@
 
 # the rooms that end up in obmm._native and libobmm_preload
-ROOMS := abi core emulator copy hash preload ffi
+ROOMS := abi core emulator copy hash broker preload ffi
 NATIVE_SOURCES := $(wildcard $(ROOMS:%=native/%/*.[ch]) native/ffi/cdefs/*.h native/ffi/build.py native/ffi/includes.txt)
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE_SOURCES)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from obmm import abi
 from obmm._native import ffi, lib
+from obmm.broker_client import device_behind
 from obmm.errors import DeviceNotFoundError, ObmmArgumentError, ObmmError, errno_name
 
 
@@ -30,18 +31,20 @@ class Backend:
     """One kernel to talk to.
 
     `socket` is None for the driver; for an emulated fabric it is the server's unix socket, and `node` the emulated
-    node (None: the fabric's first).
+    node (None: the fabric's first).  `broker` is the socket of whoever opens the nodes for this process, or None.
     """
 
     socket: str | None = None
     node: str | None = None
+    broker: str | None = None
 
     @classmethod
     def parse(cls, text: str | None = None) -> Backend:
         """The backend named by `text`, or by OBMM_DEVICE, or the driver.  Never falls back from one to another.
 
         Forms: ``/dev/obmm``, ``emulator`` (the fabric of ``obmm emulate up``), ``emulator:<socket>[#<node>]``,
-        ``emulator#<node>``.
+        ``emulator#<node>``, and ``broker:<socket>``: nodes are opened by `obmm open-broker`, which is asked
+        at once what stands behind it.
         """
         given = text if text is not None else os.environ.get("OBMM_DEVICE") or abi.DEV_PATH
         kind, _, node = given.partition("#")
@@ -50,11 +53,13 @@ class Backend:
         name, _, socket = kind.partition(":")
         if name == "emulator":
             return cls(socket or str(default_socket()), node or None)
+        if name == "broker" and socket and not node:
+            return replace(cls.parse(device_behind(socket)), broker=socket)
         raise ObmmArgumentError.because(
             "OPEN",
             errno.EINVAL,
             f"{given!r} names no device",
-            f"{abi.DEV_PATH!r}, 'emulator', or 'emulator:<socket>[#<node>]' (argument or OBMM_DEVICE)",
+            f"{abi.DEV_PATH!r}, 'emulator', 'emulator:<socket>[#<node>]' or 'broker:<socket>' (argument or OBMM_DEVICE)",
             "design 4",
         )
 
@@ -64,12 +69,21 @@ class Backend:
         return self.socket is not None
 
     def __str__(self) -> str:
+        if self.broker is not None:
+            return f"broker:{self.broker} ({replace(self, broker=None)})"
         if self.socket is None:
             return "kernel"
         return f"emulator:{self.socket}" + (f"#{self.node}" if self.node else "")
 
     def connect(self) -> Any:
         """The system-call table (``struct obmm_sys *``) of this backend; DeviceNotFoundError if nothing answers."""
+        if self.broker is not None:
+            base, out = replace(self, broker=None).connect(), ffi.new("struct obmm_sys **")
+            result = lib.obmm_sys_broker(self.broker.encode(), base, out)
+            if result < 0:
+                base.destroy(base)
+                raise ObmmError.refused("BROKER_OPEN", -result, socket=self.broker)
+            return out[0]
         if self.socket is None:
             return lib.obmm_sys_kernel()
         out = ffi.new("struct obmm_sys **")

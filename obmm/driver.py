@@ -15,7 +15,8 @@ from obmm import abi
 from obmm._native import ffi, lib
 from obmm.abi import CacheOp, ExportFlag, ImportFlag, MemAccess, MemType
 from obmm.backend import Backend
-from obmm.errors import DeviceNotFoundError, ObmmError
+from obmm.errors import DeviceNotFoundError, ObmmError, errno_name
+from obmm.explanations import causes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Driver:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.sys: Any = backend.connect()
+        self.direct: Any = lib.obmm_sys_broker_base(self.sys) if backend.broker else self.sys
+        """The table behind a broker's, else the same."""
         self.name: str = ffi.string(self.sys.name).decode()
         self.root: str = ffi.string(self.sys.root).decode()
         self.fd: int = lib.obmm_rw_open(self.sys)
@@ -46,7 +49,7 @@ class Driver:
                 raise DeviceNotFoundError(
                     code, str(ObmmError.refused("OPEN", code, path=abi.DEV_PATH).strerror), operation="OPEN"
                 )
-            raise ObmmError.refused("OPEN", code, path=abi.DEV_PATH, **_node_facts(self.root + abi.DEV_PATH))
+            raise self._not_opened("OPEN", code, abi.DEV_PATH)
 
     def close(self) -> None:
         """Close the control node.  Regions stay (driver specification 8)."""
@@ -202,9 +205,14 @@ class Driver:
         fd = lib.obmm_rw_shmdev_open(self.sys, mem_id, flags)
         path = f"{abi.SHMDEV_PREFIX}{mem_id}"
         if fd < 0:
-            facts = _node_facts(self.root + path) if fd in (-errno.EACCES, -errno.EPERM) else {}
-            raise ObmmError.refused("SHMDEV_OPEN", -fd, path=path, cache="nc" if non_cacheable else "cc", **facts)
+            raise self._not_opened("SHMDEV_OPEN", -fd, path, cache="nc" if non_cacheable else "cc")
         return int(fd)
+
+    def _not_opened(self, operation: str, code: int, path: str, **fields: object) -> ObmmError:
+        if self.backend.broker is not None and causes("BROKER_OPEN", errno_name(code)):
+            return ObmmError.refused("BROKER_OPEN", code, path=path, broker=self.backend.broker, **fields)
+        facts = _node_facts(self.root + path) if code in (errno.EACCES, errno.EPERM) else {}
+        return ObmmError.refused(operation, code, path=path, **fields, **facts)
 
     def close_region(self, fd: int) -> None:
         """Close a region's descriptor."""

@@ -79,6 +79,16 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
     ("OPEN", "ECONNREFUSED"): (
         _c("design 4", "no fabric answers on the emulator's socket", "start one with `obmm emulate up`"),
     ),
+    # --- through a broker ----------------------------------------------------------------------------------------
+    ("BROKER_OPEN", "EACCES"): (
+        _c("design 3", "the broker's policy does not allow it", "ask its admin for a rule; its audit log has the refusal"),
+    ),
+    ("BROKER_OPEN", "EAGAIN"): (
+        _c("design 3", "too many connections to the broker at once", "retry; it closes each after its one answer"),
+    ),
+    ("BROKER_OPEN", "ENAMETOOLONG"): (
+        _c("design 3", "the socket's path has more than 107 bytes", "choose a shorter one"),
+    ),
     # --- EXPORT --------------------------------------------------------------------------------------------------
     ("EXPORT", "E2BIG"): (
         _c(

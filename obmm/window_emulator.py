@@ -17,7 +17,7 @@ class EmulatorWindows:
     """Plays the management plane of an emulated node: each import gets its own decoder entry."""
 
     def __init__(self, driver: Driver) -> None:
-        self._sys = driver.sys
+        self._sys = driver.direct
 
     @property
     def name(self) -> str:

@@ -91,6 +91,10 @@ class StaticWindows:
     def name(self) -> str:
         return f"static {self.path}"
 
+    def __len__(self) -> int:
+        """Windows in the table."""
+        return len(self._entries)
+
     def acquire(self, handle: Handle, controller: Controller, cache: Cache | None) -> Window:
         with self._lock:
             for entry in self._entries:

@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parent
 ROOT = NATIVE.parent
 
-ROOMS = ["abi", "core", "emulator", "copy", "hash"]
+ROOMS = ["abi", "core", "emulator", "copy", "hash", "broker"]
 
 sources = [str(path.relative_to(ROOT)) for room in ROOMS for path in sorted((NATIVE / room).glob("*.c"))]
 cdefs = sorted((HERE / "cdefs").glob("*.h"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from obmm.backend import Backend
@@ -14,12 +15,17 @@ def records_of(backend: Backend) -> tuple[RegionRecord, ...]:
     """Every region of the backend's node.  PermissionError without root."""
     driver = Driver(backend)
     try:
-        node, root = driver.name.rpartition("#")[2], driver.root
+        root = driver.root
     finally:
         driver.close()
+    return regions(root, users_of(backend))
+
+
+def users_of(backend: Backend) -> Callable[[], dict[int, tuple[int, ...]]]:
+    """Who has which region open or mapped: asked of /proc, or of the fabric behind an emulated node."""
     if backend.socket is None:
-        return regions(root, processes_with_regions)
-    return regions(root, partial(_users_in_fabric, backend.socket, node))
+        return processes_with_regions
+    return partial(_users_in_fabric, backend.socket, backend.node)
 
 
 def all_released(generation: int) -> bool | None:
@@ -29,10 +35,11 @@ def all_released(generation: int) -> bool | None:
     return released_everywhere(generation)
 
 
-def _users_in_fabric(socket: str, node: str) -> dict[int, tuple[int, ...]]:
+def _users_in_fabric(socket: str, node: str | None) -> dict[int, tuple[int, ...]]:
     """An emulated mapping is an anonymous file in /proc: ask the fabric instead."""
     from obmm.emulator import ControlClient
 
     with ControlClient(socket) as control:
-        status = control.request("status")["nodes"][node]
+        nodes = control.request("status")["nodes"]
+    status = nodes[node] if node else next(iter(nodes.values()))
     return {region["mem_id"]: tuple(region["users"]) for region in status["regions"]}
