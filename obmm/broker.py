@@ -142,7 +142,9 @@ class Broker:
                     if not known:
                         self._write(pid, uid, "", 0, None, errno.EACCES, "no rule speaks of this user")
                 else:
-                    self._answer_open(connection, peer, ffi.string(request.path).decode(errors="replace"), request.flags)
+                    self._answer_open(
+                        connection, peer, ffi.string(request.path).decode(errors="replace"), request.flags
+                    )
         except OSError as error:
             log.info("pid %d uid %d: %s", pid, uid, error)
         finally:
@@ -172,8 +174,9 @@ class Broker:
     def _open_for(self, peer: BrokerPeer, path: str, flags: int) -> tuple[str, int]:
         """(rule, descriptor), or ObmmError."""
         mode, writable = flags & os.O_ACCMODE, flags & os.O_ACCMODE == os.O_RDWR
-        # O_DSYNC alone selects NC too (driver specification 9.1), but libobmm and we always say O_SYNC
-        if flags & ~(os.O_ACCMODE | os.O_SYNC | os.O_CLOEXEC) or mode not in _MAPPABLE:
+        known = flags & ~(os.O_ACCMODE | os.O_SYNC | os.O_CLOEXEC) == 0
+        # O_DSYNC alone would select NC too (driver specification 9.1); nobody means that
+        if not known or mode not in _MAPPABLE or flags & os.O_SYNC not in (0, os.O_SYNC):
             raise ObmmError(errno.EINVAL, f"flags {flags:#x}: only O_RDONLY or O_RDWR, with or without O_SYNC")
         match = _REGION_PATH.fullmatch(path)
         if path == abi.DEV_PATH:

@@ -140,7 +140,9 @@ class Policy:
 def _rule(place: str, number: int, raw: dict[str, Any]) -> Rule:
     if set(raw) - _KEYS:
         raise _bad(f"{place}: unknown keys {sorted(set(raw) - _KEYS)}", f"some of {sorted(_KEYS)}")
-    users = frozenset(_account(place, one, lambda name: pwd.getpwnam(name).pw_uid) for one in _list(place, raw, "users"))
+    users = frozenset(
+        _account(place, one, lambda name: pwd.getpwnam(name).pw_uid) for one in _list(place, raw, "users")
+    )
     groups = frozenset(
         _account(place, one, lambda name: grp.getgrnam(name).gr_gid) for one in _list(place, raw, "groups")
     )
@@ -153,8 +155,8 @@ def _rule(place: str, number: int, raw: dict[str, Any]) -> Rule:
         raise _bad(f"{place}: regions = {regions!r}", '"own" or "any", or leave it out')
     if access not in ("r", "rw"):
         raise _bad(f"{place}: access = {access!r}", '"r" or "rw"')
-    kinds = _list(place, raw, "kinds") if "kinds" in raw else ["export", "import"]
-    if not kinds or set(kinds) - {"export", "import"}:
+    kinds: list[Kind] = _list(place, raw, "kinds") if "kinds" in raw else ["export", "import"]
+    if set(kinds) - {"export", "import"}:
         raise _bad(f"{place}: kinds = {kinds!r}", '"export" and "import"')
     labels = _list(place, raw, "labels")
     if not all(isinstance(label, str) for label in labels):

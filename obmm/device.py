@@ -288,6 +288,15 @@ class Device:
         self._check_open()
         return self.driver.query_id(pa)
 
+    def ownership_takes_effect(self) -> bool:
+        """Whether this driver's ownership calls do anything: some builds of 2026 answered success and did nothing.
+
+        Makes and removes a scratch region of one granule (`obmm.ownership_probe`).
+        """
+        from obmm.ownership_probe import ownership_takes_effect
+
+        return ownership_takes_effect(self)
+
     def close(self, force: bool = False) -> None:
         """Close views' mappings, regions, then the node.  Idempotent.  MappingBusyError, and nothing changed, while
         views live; ``force=True`` as in `Region.close`."""

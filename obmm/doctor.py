@@ -20,9 +20,9 @@ from obmm import abi, inventory, topology
 from obmm._native import ffi, lib
 from obmm.abi import QueryKey, Request
 from obmm.backend import Backend
+from obmm.check import Check, Status
 from obmm.doctor_machine import machine_checks
 from obmm.errors import ObmmError, errno_name
-from obmm.check import Check, Status
 from obmm.sizes import format_size
 from obmm.window_static import StaticWindows
 
@@ -109,7 +109,9 @@ def check_control_node(path: str, result: int, *, by_broker: bool = False) -> Ch
     facts, allowed = _node_mode(path)
     text = f"{path}: {errno_name(code)} ({os.strerror(code)}){facts}"
     if by_broker:
-        return Check(name, "error", text, "allow it in the broker's policy; its audit log names the rule that is missing")
+        return Check(
+            name, "error", text, "allow it in the broker's policy; its audit log names the rule that is missing"
+        )
     if code == errno.ENOENT:
         fix = "load the module; in a container pass the node in (`--device /dev/obmm`)"
     elif code == errno.EACCES:
@@ -190,7 +192,10 @@ def check_features(root: str) -> Check:
         return Check(name, "warning", f"{path} says {lines[:1]}, which is no mask", "report the kernel version")
     if mask == 0:
         return Check(
-            name, "error", f"{path}: mask {mask:#x}, no feature at all", "enable UB memory borrow or share in the firmware"
+            name,
+            "error",
+            f"{path}: mask {mask:#x}, no feature at all",
+            "enable UB memory borrow or share in the firmware",
         )
     return Check(name, "ok", f"mask {mask:#x}: {', '.join(features) or 'no names'}")
 
@@ -217,7 +222,7 @@ def check_parameters(root: str) -> Iterator[Check]:
         )
     for path in sorted(Path(f"{root}/sys/module").glob("*/parameters/ubm_granule")):
         text = _lines(path)
-        block = topology.BASIC_GRANULARITY << int(text[0]) if text and text[0].isdigit() else 0
+        block = abi.BASIC_GRANULARITY << int(text[0]) if text and text[0].isdigit() else 0
         if block > unit:
             yield Check(
                 "UMMU granule",
@@ -237,7 +242,9 @@ def check_pools(root: str) -> Check:
         if total is None or used is None or cleared is None:
             return Check("pools", "skipped", "only root reads the pools' counters")
         empty = empty and total == 0
-        found.append(f"{folder.name}: {format_size(total)} held, {format_size(used)} lent, {format_size(cleared)} cleared")
+        found.append(
+            f"{folder.name}: {format_size(total)} held, {format_size(used)} lent, {format_size(cleared)} cleared"
+        )
     if not found:
         return Check("pools", "skipped", "no pool counters (module absent, or older than 2026)")
     if empty:
@@ -266,7 +273,9 @@ def check_controllers(root: str) -> Iterator[Check]:
             "this host has no UB hardware, or its bus driver is not loaded; in a container mount /sys",
         )
         return
-    words = [f"#{c.index} CNA {c.cna:#x} EID {int.from_bytes(c.eid, 'little'):#x} UMMU {c.ummu} node {c.numa}" for c in found]
+    words = [
+        f"#{c.index} CNA {c.cna:#x} EID {int.from_bytes(c.eid, 'little'):#x} UMMU {c.ummu} node {c.numa}" for c in found
+    ]
     broken = [c.index for c in found if c.cna == 0 or not any(c.eid)]
     if broken:
         yield Check(
@@ -282,7 +291,10 @@ def check_controllers(root: str) -> Iterator[Check]:
     for c in found:
         if c.numa < 0:
             yield Check(
-                name, "error", f"controller {c.index} has no NUMA node: IMPORT answers ENODEV (I12)", "correct the firmware"
+                name,
+                "error",
+                f"controller {c.index} has no NUMA node: IMPORT answers ENODEV (I12)",
+                "correct the firmware",
             )
 
 
@@ -309,7 +321,9 @@ def check_windows(backend: Backend, environ: dict[str, str]) -> Check:
 def check_region_nodes(root: str) -> Check:
     """Nodes of regions: nobody but root opens them unless somebody changed each of them."""
     nodes = {
-        int(match[1]): path for path in Path(f"{root}/dev").glob("obmm_shmdev*") if (match := _OWN_NODE.fullmatch(path.name))
+        int(match[1]): path
+        for path in Path(f"{root}/dev").glob("obmm_shmdev*")
+        if (match := _OWN_NODE.fullmatch(path.name))
     }
     if not nodes:
         return Check("region nodes", "ok", "none exist")
@@ -364,7 +378,9 @@ def check_boot_parameters(path: Path) -> Check:
             "no pmd_mapping=<n>%: exports find little contiguous memory and end with ENOMEM",
             "boot with pmd_mapping=<n>%, n the share of memory to lend",
         )
-    return Check("boot parameters", "ok", f"{pool[0]}, {numa[0] if numa else 'no numa_remote (NUMA imports answer EPERM)'}")
+    return Check(
+        "boot parameters", "ok", f"{pool[0]}, {numa[0] if numa else 'no numa_remote (NUMA imports answer EPERM)'}"
+    )
 
 
 def worst(checks: list[Check]) -> Status:

@@ -81,7 +81,11 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
     ),
     # --- through a broker ----------------------------------------------------------------------------------------
     ("BROKER_OPEN", "EACCES"): (
-        _c("design 3", "the broker's policy does not allow it", "ask its admin for a rule; its audit log has the refusal"),
+        _c(
+            "design 3",
+            "the broker's policy does not allow it",
+            "ask its admin for a rule; its audit log has the refusal",
+        ),
     ),
     ("BROKER_OPEN", "EAGAIN"): (
         _c("design 3", "too many connections to the broker at once", "retry; it closes each after its one answer"),

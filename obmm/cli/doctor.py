@@ -10,10 +10,10 @@ import time
 import click
 
 from obmm.backend import Backend
+from obmm.check import Check
 from obmm.cli.inventory import users_of
 from obmm.doctor import diagnose, worst
 from obmm.errors import ObmmError
-from obmm.check import Check
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "skipped": "bright_black"}
 
@@ -41,9 +41,7 @@ def doctor(device: str | None, probe: bool, as_json: bool) -> None:
         if not as_json:
             _show(check)
     if probe:
-        from obmm.ownership_probe import probe_ownership
-
-        checks.append(probe_ownership(backend))
+        checks.append(_probe(backend))
         if not as_json:
             _show(checks[-1])
     verdict = worst(checks)
@@ -60,6 +58,17 @@ def doctor(device: str | None, probe: bool, as_json: bool) -> None:
         counts = {status: sum(check.status == status for check in checks) for status in _COLOURS}
         click.secho(", ".join(f"{count} {status}" for status, count in counts.items() if count), bold=True)
     raise SystemExit(1 if verdict == "error" else 0)
+
+
+def _probe(backend: Backend) -> Check:
+    from obmm.device import Device
+    from obmm.ownership_probe import probe_ownership
+
+    try:
+        with Device(backend) as device:
+            return probe_ownership(device)
+    except ObmmError as error:
+        return Check("ownership", "skipped", f"the device cannot be opened: {error.strerror}")
 
 
 def _show(check: Check) -> None:

@@ -38,6 +38,9 @@ class Faults:
     linear_error: int = _fault(0, "changing the kernel's linear mapping fails with this errno")
     split_error: int = _fault(0, "splitting a VMA in UPDATE_RANGE fails with this errno")
     split_skip: int = _fault(0, "good splits before split_error starts")
+    range_ineffective: bool = _fault(
+        False, "1: UPDATE_RANGE succeeds but leaves the page tables, as builds of mid May to early June 2026 did"
+    )
     remap_error: int = _fault(0, "building the page tables of a mapping fails with this errno")
     remote_nodes: int = _fault(0, "bit mask of local nodes that count as remote")
     blocker: tuple[int, int] | None = _fault(None, "a foreign entry in /proc/iomem: (start, length)")

@@ -73,6 +73,8 @@ def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
             raise
         for vma, *_ in done:
             process.host.caches.acquire(vma)
+    if process.host.faults.range_ineffective:
+        return []
     protection = page_protection(rights)
     return joined(Protect(vma.start, vma.end - vma.start, protection) for vma, *_ in done)
 

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The broker on an emulated node: what is granted, what is not, and who cannot hold it up."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import obmm
+from obmm import Backend, ObmmError, emulator
+from obmm.broker import CONNECTIONS_PER_USER, Broker
+from obmm.broker_policy import Policy
+from obmm.cli.main import main
+from obmm.doctor import diagnose
+
+MIB = 1 << 20
+US = os.geteuid()
+STRANGER = 54321
+
+needs_root = pytest.mark.skipif(US != 0, reason="only root can be somebody else")
+
+
+class Served:
+    """A broker in a thread, its audit log, and its policy."""
+
+    def __init__(self, fabric: emulator.Fabric, folder: Path, policy: str) -> None:
+        path = folder / "policy.toml"
+        path.write_text(policy)
+        path.chmod(0o600)
+        self.log: list[dict] = []
+        self.broker = Broker(
+            Backend.parse(fabric.device("a")),
+            Policy(path),
+            folder / "broker.sock",
+            audit=lambda line: self.log.append(json.loads(line)),
+        )
+        self.device = f"broker:{folder / 'broker.sock'}"
+        self.thread = threading.Thread(target=self.broker.serve)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.broker.stop()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+        self.broker.close()
+        self.broker.close()
+
+
+@pytest.fixture(scope="module")
+def fabric():
+    with emulator.start(nodes=2) as fabric:
+        yield fabric
+        for name, node in fabric.status()["nodes"].items():
+            assert (name, node["regions"], node["open_files"]) == (name, [], 0)
+
+
+@pytest.fixture
+def folder():
+    """Not tmp_path: strangers must be able to reach it."""
+    path = Path(tempfile.mkdtemp(prefix="obmm-broker-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def serve(fabric, folder):
+    with contextlib.ExitStack() as stack:
+
+        def start(rule: str) -> Served:
+            served = Served(fabric, folder, f"[[allow]]\nusers = [{US}]\n{rule}")
+            stack.callback(served.stop)
+            return served
+
+        yield start
+
+
+def test_everything_works_through_a_broker(serve, fabric):
+    served = serve('control = true\nregions = "own"')
+    with obmm.open(served.device) as device, device.export_region(MIB, label="mine") as region:
+        assert device.backend.is_emulator
+        assert "broker:" in repr(device)
+        with region.map("rw") as mapping, mapping.writing():
+            mapping.write(100, b"through the broker")
+        with obmm.open(fabric.device("b")) as other, other.import_region(region.handle()) as imported:
+            with imported.map("r") as view:
+                assert view.read(100, 18) == b"through the broker"
+        with device.import_region(region.handle()) as loop, loop.map("r") as view:
+            assert view.read(100, 18) == b"through the broker"
+    paths = [(line["path"], line["event"], line["access"]) for line in served.log]
+    assert paths[0] == ("/dev/obmm", "granted", "rw")
+    assert ("/dev/obmm_shmdev1", "granted", "rw") in paths
+    assert {line["pid"] for line in served.log} == {os.getpid()}
+    assert all(line["rule"] == "rule 1" for line in served.log)
+
+
+def test_without_a_rule_the_control_node_stays_shut(serve):
+    served = serve('regions = "any"')
+    with pytest.raises(ObmmError) as caught:
+        obmm.open(served.device)
+    assert caught.value.errno == errno.EACCES
+    assert "policy" in str(caught.value)
+    assert served.log[-1]["event"] == "denied"
+    assert served.log[-1]["reason"] == "no rule allows it"
+
+
+@pytest.mark.parametrize(
+    ("rule", "access", "granted"),
+    [
+        ('regions = "any"', "rw", True),
+        ('regions = "any"\naccess = "r"', "r", True),
+        ('regions = "any"\naccess = "r"', "rw", False),
+        ('regions = "any"\nlabels = ["kv-*"]', "r", True),
+        ('regions = "any"\nlabels = ["tables"]', "r", False),
+        ('regions = "any"\nkinds = ["import"]', "r", False),
+        ('regions = "own"', "rw", True),
+    ],
+)
+def test_region_nodes_follow_the_rule(serve, rule, access, granted):
+    served = serve(f"control = true\n{rule}")
+    with obmm.open(served.device) as device, device.export_region(2 * MIB, header=False, label="kv-7") as region:
+        if granted:
+            region.map(access).close()
+        else:
+            with pytest.raises(ObmmError) as caught:
+                region.map(access)
+            assert caught.value.errno == errno.EACCES
+            assert served.log[-1]["event"] == "denied"
+
+
+def test_regions_of_others_are_not_own(serve, fabric):
+    served = serve('control = true\nregions = "own"')
+    make = "import sys, obmm\nr = obmm.open(sys.argv[1]).export_region(1 << 20)\nprint(r.mem_id, flush=True)\ninput()\nr.close()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", make, fabric.device("a")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    mem_id = int(child.stdout.readline())
+    with obmm.open(served.device) as device, pytest.raises(ObmmError) as caught:
+        device.driver.open_region(mem_id, writable=False, non_cacheable=False)
+    assert caught.value.errno == errno.EACCES
+    child.communicate("\n")
+    assert child.returncode == 0
+
+
+def test_the_drivers_own_refusal_passes_through(serve):
+    served = serve('control = true\nregions = "any"')
+    with obmm.open(served.device) as device:
+        with pytest.raises(ObmmError) as caught:
+            device.driver.open_region(77, writable=False, non_cacheable=False)
+        assert caught.value.errno == errno.ENOENT
+
+
+@pytest.mark.parametrize(
+    ("path", "flags", "number"),
+    [
+        ("/etc/shadow", os.O_RDONLY, errno.EACCES),
+        ("/dev/obmm/../../etc/shadow", os.O_RDONLY, errno.EACCES),
+        ("/dev/obmm_shmdev01", os.O_RDONLY, errno.EACCES),
+        ("/dev/obmm_shmdev1/../mem", os.O_RDONLY, errno.EACCES),
+        ("/dev/obmm_shmdev", os.O_RDONLY, errno.EACCES),
+        ("", os.O_RDONLY, errno.EACCES),
+        ("/dev/obmm", os.O_WRONLY, errno.EINVAL),
+        ("/dev/obmm", os.O_RDWR | os.O_TRUNC, errno.EINVAL),
+        ("/dev/obmm", os.O_RDONLY | os.O_DSYNC, errno.EINVAL),
+        ("/dev/obmm", 3, errno.EINVAL),
+    ],
+)
+def test_only_nodes_of_obmm_are_ever_opened(serve, path, flags, number):
+    served = serve('control = true\nregions = "any"')
+    assert ask(served, path, flags) == number
+    assert served.log[-1]["path"] == path
+    assert served.log[-1]["event"] == "denied"
+
+
+def request(path: str, flags: int, *, magic: int = 0x4B424F42, version: int = 1, kind: int = 2) -> bytes:
+    head = magic.to_bytes(4, "little") + version.to_bytes(2, "little") + kind.to_bytes(2, "little")
+    return head + flags.to_bytes(4, "little") + path.encode().ljust(64, b"\0")
+
+
+def ask(served: Served, path: str, flags: int) -> int:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(served.broker.path))
+        connection.sendall(request(path, flags))
+        data, fds, _, _ = socket.recv_fds(connection, 12, 4)
+        for fd in fds:
+            os.close(fd)
+        error = int.from_bytes(data[4:8], "little")
+        assert bool(fds) == (error == 0)
+        return error
+
+
+def test_a_descriptor_is_passed_close_on_exec_and_survives_the_broker(serve):
+    served = serve('control = true\nregions = "any"')
+    device = obmm.open(served.device)
+    assert not os.get_inheritable(device.fileno())
+    served.stop()
+    assert device.query_pa is not None
+    with pytest.raises(ObmmError) as caught:
+        device.query_pa(1)
+    assert caught.value.errno == errno.ENOENT
+    device.close()
+
+
+def test_no_broker_is_an_error_that_names_the_command(tmp_path):
+    with pytest.raises(obmm.DeviceNotFoundError, match="obmm open-broker"):
+        obmm.open(f"broker:{tmp_path}/none")
+    with pytest.raises(obmm.ObmmArgumentError):
+        obmm.open("broker:")
+
+
+@needs_root
+def test_a_stranger_gets_nothing_and_is_written_down(serve):
+    served = serve('control = true\nregions = "any"')
+    out = as_stranger(
+        """
+        for make in (request("/dev/obmm", 2), request("/dev/obmm_shmdev1", 0), request("", 0, 1)):
+            c = socket.socket(socket.AF_UNIX); c.connect(path); c.sendall(make); print(c.recv(12)[4])
+        """,
+        served,
+    )
+    assert out.split() == [str(errno.EACCES)] * 3
+    assert [(line["uid"], line["event"]) for line in served.log] == [(STRANGER, "denied")] * 3
+
+
+@needs_root
+def test_a_stranger_with_a_rule_gets_a_working_descriptor(fabric, folder):
+    served = Served(fabric, folder, f'[[allow]]\nname = "them"\nusers = [{STRANGER}]\nregions = "any"\naccess = "r"')
+    try:
+        with obmm.open(fabric.device("a")) as device, device.export_region(MIB) as region:
+            out = as_stranger(
+                f"""
+                c = socket.socket(socket.AF_UNIX); c.connect(path); c.sendall(request("/dev/obmm_shmdev{region.mem_id}", 0))
+                print(len(socket.recv_fds(c, 12, 4)[1]))
+                """,
+                served,
+            )
+        assert out.strip() == "1"
+        assert (served.log[-1]["rule"], served.log[-1]["event"]) == ("them", "granted")
+    finally:
+        served.stop()
+
+
+def as_stranger(code: str, served: Served) -> str:
+    import textwrap
+
+    prologue = f"""
+import os, socket
+os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})
+path = {str(served.broker.path)!r}
+def request(node, flags, kind=2):
+    head = (0x4B424F42).to_bytes(4, "little") + (1).to_bytes(2, "little") + kind.to_bytes(2, "little")
+    return head + flags.to_bytes(4, "little") + node.encode().ljust(64, b"\\0")
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", prologue + textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_root
+def test_clients_that_say_nothing_do_not_keep_others_out(serve):
+    served = serve('control = true\nregions = "any"')
+    hostile = subprocess.Popen(
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            f"import os, socket, sys\nos.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})\n"
+            f"all = [socket.socket(socket.AF_UNIX) for _ in range(60)]\n"
+            f"for s in all: s.connect({str(served.broker.path)!r})\n"
+            "for s in all[:8]: s.sendall(b'BOBK')\nprint('there', flush=True); sys.stdin.read()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert hostile.stdout.readline() == "there\n"
+    started = time.monotonic()
+    for _ in range(5):
+        obmm.open(served.device).close()
+    assert time.monotonic() - started < 4  # less than the time that a silent client gets
+    assert served.broker._users[STRANGER] <= CONNECTIONS_PER_USER
+    hostile.communicate()
+    assert sum(line["reason"] == "too many connections" for line in served.log) >= 60 - CONNECTIONS_PER_USER
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GET / HTTP/1.0\r\n\r\n".ljust(76),
+        request("/dev/obmm", 2, magic=1),
+        request("/dev/obmm", 2, version=2),
+        request("/dev/obmm", 2, kind=3),
+        os.urandom(200),
+    ],
+)
+def test_garbage_ends_its_connection_and_nothing_else(serve, data):
+    served = serve("control = true")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(served.broker.path))
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
+    obmm.open(served.device).close()
+    assert any(line["errno"] == "EPROTO" for line in served.log)
+
+
+def test_a_second_broker_on_a_live_socket_is_refused_and_a_dead_ones_is_replaced(serve, fabric, folder):
+    served = serve("control = true")
+    with pytest.raises(OSError) as caught:
+        Broker(Backend.parse(fabric.device("a")), served.broker.policy, served.broker.path)
+    assert caught.value.errno == errno.EADDRINUSE
+    dead = folder / "dead.sock"
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(dead))
+    left.close()
+    with Broker(Backend.parse(fabric.device("a")), served.broker.policy, dead):
+        pass
+    assert not dead.exists()
+
+
+def test_doctor_looks_through_the_broker(serve):
+    served = serve("control = true")
+    found = {check.name: check for check in diagnose(Backend.parse(served.device))}
+    assert "through the broker" in found["backend"].text
+    assert "emulated" in found["backend"].text
+    assert found["control node"].status == "ok"
+
+
+def test_the_command_serves_until_it_is_told_to_stop(fabric, folder):
+    policy = folder / "p.toml"
+    policy.write_text(f"[[allow]]\nusers = [{US}]\ncontrol = true\n")
+    policy.chmod(0o600)
+    options = ["--policy", str(policy), "--socket", str(folder / "s"), "--device", fabric.device("a")]
+    shown = CliRunner().invoke(main, ["open-broker", "--check", *options])
+    assert shown.exit_code == 0
+    assert '"control": true' in shown.output
+    child = subprocess.Popen(
+        [sys.executable, "-m", "obmm.cli.main", "open-broker", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "open-broker on" in child.stderr.readline()
+    obmm.open(f"broker:{folder / 's'}").close()
+    assert json.loads(child.stdout.readline())["event"] == "granted"
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=20)
+    assert child.returncode == 0
+    assert not (folder / "s").exists()
