@@ -6,12 +6,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import resource
 import signal
 import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -28,6 +30,8 @@ from obmm.exchange.array_manifest import ArrayManifest
 from obmm.exchange.npy import NpyFile
 from obmm.exported import ExportedRegion
 from obmm.header import RegionHeader
+
+log = logging.getLogger("obmm.exchange.server")
 
 
 @click.command()
@@ -76,43 +80,18 @@ def serve(
         file = NpyFile(table)
         _allow_many_clients()
         with obmm.open(device) as local:
-            _serve(local, file, name or file.path.stem, how, host, port, numa, pmd, term, journal, grace, as_json)
+            region = _export(local, file, name or file.path.stem, numa, pmd)
+            forced = False
+            try:
+                manifest = _fill(region, file)
+                published = {region.label: (region, manifest.to_json())}
+                with obmm.serve(published, host=host, port=port, term_s=term, journal=journal, **how) as server:
+                    _announce(server, local, region.label, manifest, as_json)
+                    forced = _until_interrupted(server, how["key"], grace)
+            finally:
+                region.close(force=forced)
     except ObmmError as error:
         raise click.ClickException(error.strerror or str(error)) from error
-
-
-def _serve(
-    local: Device,
-    file: NpyFile,
-    name: str,
-    how: dict[str, Any],
-    host: str | None,
-    port: int,
-    numa: int,
-    pmd: bool,
-    term: float,
-    journal: str | None,
-    grace: float,
-    as_json: bool,
-) -> None:
-    region = _export(local, file, name, numa, pmd)
-    forced = False
-    try:
-        manifest = _fill(region, file)
-        server = obmm.serve(
-            {name: (region, manifest.to_json())}, host=host, port=port, term_s=term, journal=journal, **how
-        )
-        _announce(server, local, name, manifest, as_json)
-        stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        signal.signal(signal.SIGINT, lambda *_: stop.set())
-        if how["key"]:
-            signal.signal(signal.SIGHUP, lambda *_: server.rekey(how["key"]))
-        stop.wait()
-        stop.clear()
-        forced = _close(server, grace, stop)
-    finally:
-        region.close(force=forced)
 
 
 def _export(local: Device, file: NpyFile, name: str, numa: int, pmd: bool) -> ExportedRegion:
@@ -169,22 +148,34 @@ def _announce(server: Server, local: Device, name: str, manifest: ArrayManifest,
     sys.stdout.flush()
 
 
-def _close(server: Server, grace: float, stop: threading.Event) -> bool:
-    """End the service; True when leases had to be given up by a second interrupt."""
-    closing = threading.Thread(target=lambda: _attempt(server, grace), daemon=True)
+def _until_interrupted(server: Server, keys: list[Path] | None, grace: float) -> bool:
+    """Serve until SIGINT or SIGTERM, then close; True when a second one gave leases up."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    if keys:
+        signal.signal(signal.SIGHUP, lambda *_: _reload(server, keys))
+    stop.wait()
+    stop.clear()
+    closing = threading.Thread(target=_attempt, args=(server, grace), daemon=True)
     closing.start()
     while closing.is_alive() and not stop.is_set():
         closing.join(0.1)
-    if server.closed:
-        return False
-    if not stop.is_set():
+    if not server.closed and not stop.is_set():
         click.echo("some importers have not let go; interrupt once more to give them up", err=True)
-        while not stop.wait(0.2) and not server.closed:
-            with suppress(LeasesOutstandingError):
-                server.close(timeout=0.5)
-        if server.closed:
-            return False
+    while not server.closed and not stop.wait(0.2):
+        with suppress(LeasesOutstandingError):
+            server.close(timeout=0.5)
     return bool(server.close(timeout=0, force=True))
+
+
+def _reload(server: Server, keys: list[Path]) -> None:
+    try:
+        server.rekey(keys)
+    except ObmmError as error:
+        log.error("the keys stay as they were: %s", error.strerror)
+    else:
+        log.info("keys read again")
 
 
 def _attempt(server: Server, grace: float) -> None:

@@ -4,6 +4,7 @@
 `serve` publishes regions, `connect` fetches them.  The wire is described byte by byte in docs/exchange-protocol.md.
 """
 
+from obmm.exchange.array_manifest import ArrayManifest
 from obmm.exchange.desk import ServerEvent
 from obmm.exchange.errors import (
     AuthenticationError,
@@ -29,6 +30,7 @@ from obmm.exchange.tls import TlsFiles
 
 __all__ = [
     "DEFAULT_PORT",
+    "ArrayManifest",
     "AuthenticationError",
     "DeadlineError",
     "ExchangeError",

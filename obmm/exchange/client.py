@@ -392,6 +392,9 @@ class Client:
         except Disconnected as error:
             self._failed(PeerUnreachableError(f"{self.target}: {error}"))
             return
+        except ExchangeError as error:
+            self._failed(error)
+            return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.pending else 0)
         if self._selector.get_key(link).events != events:
             self._selector.modify(link, events)

@@ -90,10 +90,17 @@ class LeaseJournal:
         self._grants.clear()
 
     def compact(self, records: Iterable[LeaseRecord]) -> None:
-        """Rewrite the file with the leases that are out, once it has grown by `COMPACT_BYTES`."""
+        """Rewrite the file with the leases that are out, once it has grown by `COMPACT_BYTES`.
+
+        A disk that refuses is only logged: the long file is as good as the short one.
+        """
         if self._size < COMPACT_BYTES:
             return
-        fd = self._rewrite(records)
+        try:
+            fd = self._rewrite(records)
+        except OSError as error:
+            log.error("journal %s: not compacted: %s", self.path, error.strerror)
+            return
         os.close(self._fd)
         self._fd = fd
         self._size = os.fstat(fd).st_size
@@ -119,6 +126,7 @@ class LeaseJournal:
         self._fd = self._lock = -1
 
     def _rewrite(self, records: Iterable[LeaseRecord]) -> int:
+        """Replace the file by one that holds these leases; its descriptor.  OSError, and nothing changed."""
         fresh = self.path.with_name(self.path.name + ".new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(fresh, flags, 0o600)
@@ -126,10 +134,14 @@ class LeaseJournal:
             _write_all(fd, FIRST_LINE + b"".join(_line(_grant(record)) for record in records))
             os.fsync(fd)
             os.replace(fresh, self.path)
-            _sync_folder(self.path.parent)
         except BaseException:
             os.close(fd)
+            fresh.unlink(missing_ok=True)
             raise
+        try:
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            log.error("journal %s: its folder cannot be synced: %s", self.path, error.strerror)
         return fd
 
 

@@ -313,7 +313,7 @@ class Service:
         link = connection.link
         try:
             wrote = link.flush()
-        except Disconnected as error:
+        except (Disconnected, ExchangeError) as error:
             self._drop(connection, str(error))
             return
         if not link.pending:

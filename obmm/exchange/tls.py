@@ -65,7 +65,6 @@ class Transport(Protocol):
     def receive(self, raw: bytes) -> Opaque: ...
     def send(self, plain: Opaque) -> None: ...
     def take(self) -> bytes | bytearray: ...
-    def end(self) -> None: ...
 
 
 class PlainTransport:
@@ -85,9 +84,6 @@ class PlainTransport:
     def take(self) -> Opaque:
         out, self._out = self._out, Opaque()
         return out
-
-    def end(self) -> None:
-        pass
 
 
 class TlsTransport:
@@ -126,14 +122,14 @@ class TlsTransport:
     def send(self, plain: Opaque) -> None:
         if not self.ready:
             self._waiting += plain
-        elif plain:
+            return
+        try:
             self._object.write(plain)
+        except ssl.SSLError as error:
+            raise _explain(error, self._server) from None
 
     def take(self) -> bytes:
         return self._raw.read()
-
-    def end(self) -> None:
-        self._in.write_eof()
 
     def _advance(self) -> bool:
         try:

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 import obmm
 from obmm import Server, emulator
 from obmm.cli.fetch import fetch
+from obmm.exchange import AuthenticationError, Key
 from tests.exchange.conftest import FakeRegion, left_behind, until
 
 TABLE = (np.arange(300 * 341, dtype="<f4") * np.float32(0.001)).reshape(300, 341)
@@ -105,6 +106,29 @@ def test_serve_and_fetch_rows_everything_and_status(
     for line in ("peer connected", "lease granted", "lease released", "region table revoked"):
         assert line in log
     assert key.read_text()[:16] not in log
+
+
+def test_sighup_reads_the_keys_again_and_keeps_them_when_they_are_unfit(
+    serving: Any, table: Path, key: Path, tmp_path: Path
+) -> None:
+    facts, process = serving(table)
+    assert process.stderr
+
+    def hang_up(until: str) -> None:
+        process.send_signal(signal.SIGHUP)
+        while until not in process.stderr.readline():
+            pass
+
+    old = Key.load(key)
+    text = key.read_text()
+    key.write_text("unfit")
+    hang_up("the keys stay as they were")
+    obmm.connect(f"127.0.0.1:{facts['port']}", key=old).close()
+    key.write_text(text[:-5] + "0123\n")
+    hang_up("keys read again")
+    obmm.connect(f"127.0.0.1:{facts['port']}", key=key).close()
+    with pytest.raises(AuthenticationError):
+        obmm.connect(f"127.0.0.1:{facts['port']}", key=old)
 
 
 def test_mistakes_of_fetch_are_named(start: Callable[..., Server], key: Path) -> None:

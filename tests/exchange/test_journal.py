@@ -164,6 +164,26 @@ def test_it_is_compacted_while_it_runs(path: Path, monkeypatch: pytest.MonkeyPat
     assert recovered(path) == [49, 50]
 
 
+def test_a_failed_compaction_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = LeaseJournal(path)
+    for number in range(5):
+        journal.grant(record(number))
+    journal.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr("obmm.exchange.journal.COMPACT_BYTES", 10)
+
+        def full(fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(os, "fsync", full)
+        journal.compact([])
+    assert not path.with_name(path.name + ".new").exists()
+    journal.grant(record(5))
+    journal.commit()
+    crash(journal)
+    assert recovered(path) == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_clean_end_without_leases_leaves_no_journal(path: Path) -> None:
     journal = LeaseJournal(path)
     journal.grant(record(1))
