@@ -96,10 +96,11 @@ class EngramPrefetcher:
                 'use at least 1 for the three, and padding="zero"',
                 "13.4",
             )
-        self._store = store
         self._layers = tuple(layers)
         self._policy = Policy.of(policy)
-        self._check_layers(replica)
+        if self._policy.local and replica is None:
+            raise refused('policy "local" without a replica', "pass replica=, a source on this node", "11.2")
+        self._check_layers(store)
         self._max_tokens = max_tokens
         self._depth = depth
         self._invalid: Invalid = invalid
@@ -109,10 +110,6 @@ class EngramPrefetcher:
         self._owner = os.getpid()
         self._closed = False
         self.metrics = PrefetchMetrics()
-        self._health = PeerHealth(
-            store, breaker or CircuitBreaker(), self._deadlines.probe, max_abandoned, self.metrics
-        )
-        self._gatherer = Gatherer(store, replica, self._policy, invalid, self._health, self.metrics)
         pinned: Allocate = anonymous_memory if device is None else device.allocate_pinned
         allocate = staging if callable(staging) else pinned
         # Later layers first: when memory is tight, they have the longer window and gain the most (7.2).
@@ -122,30 +119,55 @@ class EngramPrefetcher:
             )
             for layer in reversed(self._layers)
         }
-
         for layer_id, buffers in self._buffers.items():
             self.metrics.slots_in_use.watch(str(layer_id), source=partial(getattr, buffers, "in_use"))
             self.metrics.slots_abandoned.watch(str(layer_id), source=partial(getattr, buffers, "abandoned"))
-        self._limits = np.array([store.tables[layer.table].n_rows for layer in self._layers])
+        self._replica = replica
+        self._max_abandoned = max_abandoned
+        self._adopt(store, breaker or CircuitBreaker())
 
-    def _check_layers(self, replica: RowSource | None) -> None:
+    def attach(self, store: RowSource, breaker: CircuitBreaker | None = None) -> None:
+        """Go on with another store of the same tables: the owner published or exported again.
+
+        Every buffer and every address stays, so that a captured graph stays valid; row sizes must be the same, row
+        counts may differ.  No step may be begun.  The earlier store is the caller's to close.
+        """
+        self._check_alive()
+        if self._steps:
+            raise _busy(f"{len(self._steps)} steps are begun", "drain() or cancel() them, then attach()")
+        self._check_layers(store)
+        for layer in self._layers:
+            before, now = (each.tables[layer.table].row_bytes for each in (self._store, store))
+            if before != now:
+                raise refused(
+                    f"rows of {now} bytes in table {layer.table!r}, the buffers are made for {before}",
+                    "make another prefetcher",
+                    "7.2",
+                )
+        self._adopt(store, breaker or CircuitBreaker())
+
+    def _adopt(self, store: RowSource, breaker: CircuitBreaker) -> None:
+        self._store = store
+        self._limits = np.array([store.tables[layer.table].n_rows for layer in self._layers])
+        self._health = PeerHealth(store, breaker, self._deadlines.probe, self._max_abandoned, self.metrics)
+        self._gatherer = Gatherer(store, self._replica, self._policy, self._invalid, self._health, self.metrics)
+
+    def _check_layers(self, store: RowSource) -> None:
         if not self._layers or len({layer.layer_id for layer in self._layers}) != len(self._layers):
             raise refused("no layers, or a layer twice", "list every engram layer once", "13.4")
         for layer in self._layers:
-            if layer.table not in self._store.tables:
+            if layer.table not in store.tables:
                 raise refused(
-                    f"layer {layer.layer_id} names table {layer.table!r}; the store has {list(self._store.tables)}",
+                    f"layer {layer.layer_id} names table {layer.table!r}; the store has {list(store.tables)}",
                     "name a table of the manifest",
                     "13.4",
                 )
-            if self._policy.zero and not self._store.tables[layer.table].neutral_zero:
+            if self._policy.zero and not store.tables[layer.table].neutral_zero:
                 raise refused(
                     f'policy "zero" and table {layer.table!r}, whose model is not neutral to zero rows',
                     'use "raise", "local" or "retry" for this model',
                     "11.2",
                 )
-        if self._policy.local and replica is None:
-            raise refused('policy "local" without a replica', "pass replica=, a source on this node", "11.2")
 
     # --- one step -------------------------------------------------------------------------------------------------
 
@@ -177,11 +199,8 @@ class EngramPrefetcher:
                 "7.2",
             )
         if len(self._steps) == self._depth:
-            raise MappingBusyError(
-                errno.EBUSY,
-                f"PREFETCH: {self._depth} steps are begun and not drained [Engram specification 13.4]; fix: drain() or "
-                "cancel() first, or make the prefetcher deeper",
-                operation="PREFETCH",
+            raise _busy(
+                f"{self._depth} steps are begun and not drained", "drain() or cancel() first, or make it deeper"
             )
         per_layer = self._split(ids, n_tokens)
         if self._invalid == "error" and n_tokens:
@@ -309,12 +328,7 @@ class EngramPrefetcher:
         for buffers in self._buffers.values():
             running += buffers.wait_for_gathers(deadline)
         if running and not force:
-            raise MappingBusyError(
-                errno.EBUSY,
-                f"PREFETCH: {running} gathers still run after {timeout} s [Engram specification 11.3-8]; fix: close() "
-                "again later, or close(force=True)",
-                operation="PREFETCH",
-            )
+            raise _busy(f"{running} gathers still run after {timeout} s", "close() again later, or close(force=True)")
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -408,3 +422,7 @@ class EngramPrefetcher:
         for flight in step.flights.values():
             flight.let_go()
         return unused
+
+
+def _busy(problem: str, fix: str) -> MappingBusyError:
+    return MappingBusyError(errno.EBUSY, f"PREFETCH: {problem}; fix: {fix}", operation="PREFETCH")

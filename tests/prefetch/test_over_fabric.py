@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import oracle
@@ -195,6 +196,43 @@ def test_rows_of_a_step_are_of_one_publication(tables: Published) -> None:
         writer.join()
     assert len(seen) >= 20
     assert stale > 0
+
+
+@pytest.mark.parametrize("cache", ["cc", "nc"])
+def test_a_new_publication_is_attached_and_read_with_caches_modelled(cache: Any) -> None:
+    """Strict caches: each node keeps its own copies, moved by the ownership rules only."""
+    random = np.random.default_rng(12)
+    with (
+        emulator.start(nodes=2, strict=True, seed=3) as fabric,
+        obmm.open(fabric.device("a")) as a,
+        obmm.open(fabric.device("b")) as b,
+        a.export_region(described().nbytes) as region,
+        region.map("rw", cache=cache) as mapping,
+        RowStore.attach(mapping, described(), verify="none") as owner,
+        ExitStack() as undo,
+    ):
+        prefetcher: EngramPrefetcher | None = None
+        for generation in (2, 4, 6):
+            manifest = fill(owner, generation)
+            with (
+                b.import_region(region.handle(cache=cache)) as imported,
+                RowStore.attach([imported], manifest, plan=False, cache=cache) as store,
+            ):
+                if prefetcher is None:
+                    prefetcher = undo.enter_context(EngramPrefetcher(store, WANTED, 8, deadlines=LONG))
+                else:
+                    prefetcher.attach(store)
+                home = prefetcher.rows_u8(1)
+                for _ in range(3):
+                    ids = random_ids(random, 8)
+                    assert step(prefetcher, ids) == [RowsStatus.OK] * 2
+                    for layer, layer_ids in zip(LAYERS, ids, strict=True):
+                        got = prefetcher.consume(layer.layer_id).buffer
+                        assert np.array_equal(got, content(layer.layer_id, layer_ids, generation))
+                    report = prefetcher.drain()
+                    assert report is not None
+                    assert report.generation == generation
+                assert prefetcher.rows_u8(1) is home
 
 
 # --- an exporter that takes its memory away (acceptance 9) --------------------------------------------------------

@@ -346,6 +346,31 @@ def test_cancel_takes_the_newest_step_and_its_slots_come_back(source: MemorySour
         assert not prefetcher.metrics.sync_fallback.values
 
 
+def test_attach_goes_on_with_another_store_at_the_same_addresses(source: MemorySource) -> None:
+    random = np.random.default_rng(18)
+    other = MemorySource({"a": MemoryTable(6_000, 264, salt=8), "b": TABLES["b"]}, content=4)
+    with EngramPrefetcher(source, LAYERS, max_tokens=4) as prefetcher:
+        prefetcher.begin(ids_for(random, 4), 4)
+        with pytest.raises(MappingBusyError, match="1 steps are begun"):
+            prefetcher.attach(other)
+        prefetcher.start()
+        home = address(prefetcher.consume(1).buffer)
+        prefetcher.drain()
+        prefetcher.attach(other)
+        ids = [np.full((4, 24), 5_999), np.zeros((4, 6), np.int64)]
+        prefetcher.begin(ids, 4)
+        prefetcher.start()
+        rows = prefetcher.consume(1)
+        assert address(rows.buffer) == home
+        assert np.array_equal(rows.buffer, other.tables["a"].rows(ids[0], 4))
+        prefetcher.drain()
+        with pytest.raises(ObmmArgumentError, match="rows of 512 bytes"):
+            prefetcher.attach(MemorySource({"a": MemoryTable(10, 512), "b": TABLES["b"]}))
+        with pytest.raises(ObmmArgumentError, match="table 'a'"):
+            prefetcher.attach(MemorySource({"b": TABLES["b"]}))
+    other.close()
+
+
 # --- the end ------------------------------------------------------------------------------------------------------
 
 
