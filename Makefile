@@ -114,6 +114,13 @@ lint: dev ## ruff, mypy, and all C without a warning on x86-64 and aarch64
 	@$(NATIVE) FLAVOUR=plain objects
 	@$(NATIVE) FLAVOUR=aarch64 objects
 
+.PHONY: conformance
+conformance: setup ## the driver's rules and recorded answers on the emulator; writes docs/conformance
+	@echo "== conformance"
+	@OBMM_CONFORMANCE_RESULTS=build/conformance.json $(BIN)/python -m pytest -q tests/conformance \
+		--deselect tests/conformance/test_rules_have_tests.py::test_rule_page_lists_the_tests_of_today
+	@$(BIN)/python -m tests.conformance.pages
+
 FUZZ_RUNS ?= 1000000
 
 .PHONY: fuzz

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +54,19 @@ def driver(machine: Machine) -> Driver:
 @pytest.fixture
 def driver_b(machine_b: Machine) -> Driver:
     return machine_b.process()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep each test's outcome for the generated pages."""
+    if report.when == "call" or report.outcome != "passed":
+        _outcomes[report.nodeid] = report.outcome
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    target = os.environ.get("OBMM_CONFORMANCE_RESULTS")
+    if target:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        Path(target).write_text(json.dumps(_outcomes, indent=1, sort_keys=True), encoding="utf-8")
+
+
+_outcomes: dict[str, str] = {}

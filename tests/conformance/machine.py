@@ -40,6 +40,10 @@ class Machine:
         """Arm a fault by its name in the transcript."""
         self.world("stub", set=[name, *values])
 
+    def fault(self, name: str, value: int) -> None:
+        """Arm a fault of the emulator by its own name."""
+        self.world("fault", name=name, value=value)
+
     def world(self, op: str, **given: Any) -> dict[str, Any]:
         return self.port.world(op, given)
 

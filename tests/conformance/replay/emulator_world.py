@@ -25,7 +25,7 @@ HOST = "a"
 POOL_WAIT_S = 15.0
 
 OPERATIONS = frozenset(
-    {"stub", "rmmod", "insmod", "feature", "contig_percent", "pool", "pool_wait", "threads"}
+    {"stub", "fault", "rmmod", "insmod", "feature", "contig_percent", "pool", "pool_wait", "threads"}
     | {"uevent_listen", "uevent_get", "remount_dev"}
 )
 
@@ -84,12 +84,16 @@ class EmulatorWorld:
             result = getattr(self, "_" + op)(given)
         except KernelError as error:
             return {"ret": -1, "errno": errno_name(error.errno)}
-        return {} if op == "stub" else {"ret": 0} | (result or {})
+        return {} if op in ("stub", "fault") else {"ret": 0} | (result or {})
 
     def _stub(self, given: Step) -> Step:
         name, *values = given["set"]
         self.host.stub(name, *map(number, values))
         return {}
+
+    def _fault(self, given: Step) -> None:
+        """A fault of the emulator that the recording's stubs did not have."""
+        self.fabric.inject(HOST, given["name"], value=given["value"])
 
     # the module
 

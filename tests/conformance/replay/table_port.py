@@ -124,11 +124,15 @@ class TablePort:
         assert self._thread is not None
         for process in processes:
             process.kill()
-        self._server.stop()
-        self._thread.join(10)
-        errors = self._server.internal_errors
-        self._server.close()
-        self._server = self._world = None
+        try:
+            self._server.settle()
+            self._server.fabric.check()
+        finally:
+            self._server.stop()
+            self._thread.join(10)
+            errors = self._server.internal_errors
+            self._server.close()
+            self._server = self._world = None
         if errors:
             raise AssertionError(f"{errors} internal errors in the server")
 

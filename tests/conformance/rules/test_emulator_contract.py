@@ -5,15 +5,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from obmm import emulator
 from obmm.emulator.model.calls import KernelError
 from obmm.emulator.model.fabric import Fabric
 from obmm.emulator.topology import GIB, MIB, Topology
 
-from ..driver import CC, PMD, Driver
+from ..driver import CC, PMD, Driver, Reply
 from ..machine import Machine
+from ..replay.native_process import Nursery
+from ..replay.native_system import build_probe
+from ..replay.port import Account
 
 
 @pytest.fixture
@@ -138,3 +144,87 @@ def test_22_3_rule_11_the_mode_of_the_ioctls_descriptor(driver: Driver) -> None:
     mem_id, fd = driver.exported()
     mapping = driver.mapped(fd)
     assert driver.own(driver.open(mem_id, "O_RDONLY").handle, mapping, 0x9).errno == "EPERM"
+
+
+class TwoNodes:
+    """A running fabric and one process on each node."""
+
+    world_operations: frozenset[str] = frozenset()
+
+    def __init__(self, folder: Path) -> None:
+        self.fabric = emulator.start(nodes=2)
+        self._nursery = Nursery()
+        probe = str(build_probe(folder))
+        self._processes = [
+            self._nursery.spawn({"probe": probe, "table": {"socket": self.fabric.socket, "node": node}})
+            for node in self.fabric.nodes
+        ]
+        self.a, self.b = (Driver(self, process) for process in self._processes)  # type: ignore[arg-type]
+
+    def account(self) -> Account:
+        return Account()
+
+    def augment(self, process: object, op: str, given: object, result: dict[str, Any]) -> dict[str, Any]:
+        return result
+
+    def import_of(self, exported: Reply, length: int = PMD, cache: str = "cc") -> Reply:
+        """Node b's import of node a's region, after the decoder was programmed."""
+        owner, local = (host.controllers[0] for host in Topology.default(2).hosts)
+        address = self.fabric.program_window(
+            "b",
+            owner_cna=owner.cna,
+            owner_eid=owner.eid,
+            tokenid=exported.tokenid,
+            uba=exported.uba,
+            length=length,
+            cache=cache,  # type: ignore[arg-type]
+        )
+        return self.b.import_(address, length, scna=local.cna, dcna=owner.cna)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+        self._nursery.close()
+        self.fabric.close()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
+    nodes = TwoNodes(tmp_path)
+    yield nodes
+    nodes.close()
+
+
+def test_22_3_rule_7_exporter_gone_under_a_live_importer(nodes: TwoNodes) -> None:
+    """UNEXPORT succeeds; the importer's next access is a hardware error."""
+    exported = nodes.a.export()
+    fd = nodes.a.open(exported.mem_id).handle
+    ours = nodes.a.mapped(fd)
+    imported = nodes.import_of(exported)
+    theirs = nodes.b.mapped(nodes.b.open(imported.mem_id).handle)
+    nodes.a.store(ours, 64, 0xBEEF)
+    assert nodes.b.load(theirs, 64).value == 0xBEEF
+    nodes.a.munmap(ours)
+    nodes.a.close(fd)
+    assert nodes.a.unexport(exported.mem_id).ok
+    assert nodes.b.load(theirs, 64).signal == "SIGBUS"
+
+
+def test_22_3_rule_7_importer_still_removes_its_region(nodes: TwoNodes) -> None:
+    exported = nodes.a.export()
+    imported = nodes.import_of(exported)
+    assert nodes.a.unexport(exported.mem_id).ok
+    assert nodes.b.unimport(imported.mem_id).ok
+
+
+def test_22_3_rule_6_next_export_is_not_seen_through_an_old_window(nodes: TwoNodes) -> None:
+    """Token and uba are reused at once; a mapping of the old region must not show the new one's memory."""
+    exported = nodes.a.export()
+    imported = nodes.import_of(exported)
+    old = nodes.b.mapped(nodes.b.open(imported.mem_id).handle)
+    assert nodes.a.unexport(exported.mem_id).ok
+    again = nodes.a.export()
+    assert (again.tokenid, again.uba) == (exported.tokenid, exported.uba)
+    fd = nodes.a.open(again.mem_id).handle
+    nodes.a.store(nodes.a.mapped(fd), 0, 0x5EC12E7)
+    assert nodes.b.load(old).signal == "SIGBUS"
