@@ -47,6 +47,16 @@ static void as_device(const char *device, struct stat *st)
 	st->st_blocks = 0;
 }
 
+/* sysfs gives every text attribute a page; `priv` is binary and has its own size.  procfs says 0. */
+static off_t attribute_size(const char *path, off_t size)
+{
+	const char *name = strrchr(path, '/');
+
+	if (strncmp(path, "/sys/", 5))
+		return 0;
+	return name && !strcmp(name, "/priv") ? size : 4096;
+}
+
 /* The device behind an open file of the node. */
 static int device_of(int fd, char *device, size_t size)
 {
@@ -77,6 +87,8 @@ static int stat_at(int dirfd, const char *path, struct stat *st, int flags)
 	rc = raw_fstatat(dirfd, found.file, st, flags);
 	if (!rc && found.place == PLACE_DEVICE)
 		as_device(found.out, st);
+	else if (!rc && found.place == PLACE_TREE && S_ISREG(st->st_mode))
+		st->st_size = attribute_size(found.out, st->st_size);
 	return rc;
 }
 
@@ -190,6 +202,8 @@ EXPORT int statx(int dirfd, const char *path, int flags, unsigned int mask, stru
 		return statx(AT_FDCWD, device, flags & ~AT_EMPTY_PATH, mask, st);
 	preload_find(dirfd, path, &found);
 	rc = syscall(SYS_statx, dirfd, found.file, flags, mask, st);
+	if (!rc && found.place == PLACE_TREE && S_ISREG(st->stx_mode))
+		st->stx_size = (uint64_t)attribute_size(found.out, (off_t)st->stx_size);
 	if (!rc && found.place == PLACE_DEVICE) {
 		numbers = numbers_of(found.out);
 		st->stx_mode = S_IFCHR | (st->stx_mode & 07777);

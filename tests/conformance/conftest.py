@@ -13,6 +13,7 @@ import pytest
 from .driver import Driver
 from .machine import Machine
 from .replay.port import Port
+from .replay.preload_port import PreloadPort
 from .replay.table_port import TablePort
 from .replay.transcript import Transcript
 
@@ -26,6 +27,14 @@ def transcript() -> Transcript:
 def port(transcript: Transcript) -> Iterator[Port]:
     """The backend: the emulator through its system-call table, real processes on a real server."""
     port = TablePort(transcript)
+    yield port
+    port.close()
+
+
+@pytest.fixture(scope="session")
+def preload_port(transcript: Transcript) -> Iterator[Port]:
+    """The emulator through its preload library, for what the system-call table does not have."""
+    port = PreloadPort(transcript)
     yield port
     port.close()
 

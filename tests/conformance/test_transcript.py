@@ -9,6 +9,7 @@ from . import known
 from .replay.judge import compare
 from .replay.port import Port
 from .replay.replay import Replay
+from .replay.table_port import needs_libc
 from .replay.transcript import Case, Transcript
 
 TRANSCRIPT = Transcript.load()
@@ -21,9 +22,11 @@ def test_only_informative_cases_may_differ() -> None:
 
 
 @pytest.mark.parametrize("case", TRANSCRIPT.cases, ids=lambda case: case.id)
-def test_case(case: Case, port: Port) -> None:
+def test_case(case: Case, port: Port, preload_port: Port) -> None:
     if case.id in known.NOT_RUN:
         pytest.skip(known.NOT_RUN[case.id])
+    if needs_libc(case):
+        port = preload_port
     reason = port.unable(case)
     if reason:
         pytest.skip(f"{port.name}: {reason}")

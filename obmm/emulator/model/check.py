@@ -83,7 +83,8 @@ def _check_place(host: Host, region: Region) -> None:
     elif isinstance(region, ExportRegion):
         assert found[0] is region or region.from_user, f"{name}: region {found[0].mem_id} has its memory"
         assert region.ummu is not None, f"{name}: no UMMU"
-        assert region.ummu.exports.get(region.tokenid) is region, f"{name}: token {region.tokenid} is not its own"
+        owner = region.ummu.exports.get(region.tokenid, region)  # nobody after a failed roll-back (U6)
+        assert owner is region, f"{name}: token {region.tokenid} is not its own"
         assert region.size == sum(region.node_sizes), f"{name}: sizes per node do not add up"
 
 

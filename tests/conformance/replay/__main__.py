@@ -75,9 +75,13 @@ def _port(name: str, transcript: Transcript) -> Port:
         from .model_port import ModelPort
 
         return ModelPort(transcript)
-    from .table_port import TablePort
+    if name == "table":
+        from .table_port import TablePort
 
-    return TablePort(transcript, preload=name == "preload")
+        return TablePort(transcript)
+    from .preload_port import PreloadPort
+
+    return PreloadPort(transcript)
 
 
 if __name__ == "__main__":

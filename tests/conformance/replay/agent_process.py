@@ -38,8 +38,9 @@ def nursery(control: socket.socket) -> None:
     """Fork an agent for every message until the other end is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(ImportError):
-        import obmm._native  # noqa: F401  (once here instead of once in each agent)
+    if "LD_PRELOAD" not in os.environ:
+        with contextlib.suppress(ImportError):
+            import obmm._native  # noqa: F401  (once here instead of once in each agent)
     tidy()
     while (message := receive(control)) is not None:
         order, fds = message
@@ -55,6 +56,10 @@ def _become_agent(order: dict[str, Any], control: socket.socket) -> None:
     try:
         table = order.get("table")
         calls = TableCalls(table["socket"], table.get("node")) if table else LibcCalls()
+        if "LD_PRELOAD" in os.environ:
+            # connect now: a case's first step may become another user
+            with contextlib.suppress(OSError):
+                os.close(os.open("/dev/obmm", os.O_RDONLY))
         system = NativeSystem(Path(order["probe"]), calls, order.get("real_hugetlb", True))
         work(Agent(system), control)
     except BaseException:

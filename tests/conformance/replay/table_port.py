@@ -30,15 +30,29 @@ Step = dict[str, Any]
 _HUGEPAGES = "/proc/sys/vm/nr_hugepages"
 
 
-class TablePort:
-    """The emulator behind its system-call table, or behind its preload library."""
+def needs_libc(case: Case) -> frozenset[str]:
+    """Operations on regions or their files that the system-call table does not have."""
+    own = {step["in"]["map"] for step in case.steps if step["op"] in ("hugemap", "reserve")}
+    return frozenset(
+        step["op"] for step in case.steps if step["op"] in vfs.THROUGH_LIBC and step["in"].get("map") not in own
+    )
 
+
+def cannot_execute(case: Case) -> str | None:
+    """Some cases jump into code that they have stored."""
+    if "call" in case.operations and os.uname().machine != "aarch64":
+        return "executes arm64 instructions"
+    return None
+
+
+class TablePort:
+    """The emulator behind its system-call table."""
+
+    name = "emulator, system-call table"
     world_operations = OPERATIONS
 
-    def __init__(self, transcript: Transcript, preload: bool = False) -> None:
-        self.name = "emulator, preload library" if preload else "emulator, system-call table"
+    def __init__(self, transcript: Transcript) -> None:
         self._header = transcript.header
-        self._preload = preload
         self._folder = scratch()
         folder = Path(self._folder.name)
         self._probe = build_probe(folder)
@@ -54,13 +68,11 @@ class TablePort:
         self._own_memory: dict[tuple[int, str], tuple[bool, int]] = {}
 
     def unable(self, case: Case) -> str | None:
-        if "call" in case.operations and os.uname().machine != "aarch64":
-            return "executes arm64 instructions"
-        own = {step["in"]["map"] for step in case.steps if step["op"] in ("hugemap", "reserve")}
-        outside = {
-            step["op"] for step in case.steps if step["op"] in vfs.THROUGH_LIBC and step["in"].get("map") not in own
-        }
-        if outside and not self._preload:
+        reason = cannot_execute(case)
+        if reason:
+            return reason
+        outside = needs_libc(case)
+        if outside:
             return f"not in the system-call table: {', '.join(sorted(outside))}"
         return None
 
