@@ -7,6 +7,7 @@ handle and no key.
 * *grant* is on the disk (fsync) before the handle leaves the server: no importer is ever forgotten.
 * *release* and *force* are written at once and reach the disk with the next fsync: losing one in a power cut only
   leaves a lease that counts as unknown, which is the safe side.
+* A reboot removes all exports (driver specification 8), so the leases of an earlier boot are dropped.
 * A torn last line is cut off; damage anywhere else is refused, because a lost grant is a lost importer.
 * Opening rewrites the file with the leases that are still out (into a new file, fsync, rename).
 """
@@ -145,6 +146,11 @@ class LeaseJournal:
         return fd
 
 
+def boot_id() -> str:
+    """What tells this boot of the machine from every other."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def released_everywhere(generation: int) -> bool | None:
     """Whether every lease on this export generation is released, by the journals in the default folder.
 
@@ -222,6 +228,7 @@ def _grant(record: LeaseRecord) -> dict[str, object]:
         "identity": record.identity,
         "importer_eid": record.importer_eid.hex(),
         "granted": round(record.granted, 3),
+        "boot": boot_id(),
     }
 
 
@@ -268,8 +275,9 @@ def _events(path: Path) -> Iterator[dict[str, str]]:
 def _replay(path: Path) -> list[LeaseRecord]:
     """The leases that are out."""
     out: dict[str, LeaseRecord] = {}
+    boot = boot_id()
     for event in _events(path):
-        if event["event"] == "grant":
+        if event["event"] == "grant" and event["boot"] == boot:
             out[event["lease"]] = LeaseRecord(
                 id=bytes.fromhex(event["lease"]),
                 region=event["region"],

@@ -90,6 +90,8 @@ class Peer:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._closed = False
+        self._device: Device | None = None  # opened for import_region, closed with the peer
+        self._mutex = threading.Lock()
         self._thread = threading.Thread(target=_run, args=(client,), name=f"obmm-peer-{client.target}", daemon=True)
         _alive.add(self)
         self._thread.start()
@@ -140,11 +142,9 @@ class Peer:
     def import_region(self, name: str, device: Device | None = None, **options: Any) -> ImportedRegion:
         """Fetch, acquire a window, import, map, check the header; whatever fails, everything before it is undone.
 
-        ``device`` is the local device (default ``obmm.open()``), ``options`` go to `Device.import_region`.
+        ``device`` is the local device (default ``obmm.open()``, closed with the peer), ``options`` go to `Device.import_region`.
         """
-        from obmm.device import open as open_device
-
-        opened = device if device is not None else open_device()
+        opened = device if device is not None else self._own_device()
         controllers = opened.controllers
         lease = self.fetch(name, importer_eid=controllers[0].eid if controllers else ANY_EID)
         try:
@@ -206,6 +206,8 @@ class Peer:
             _result(self, future, deadline + 1.0 - time.monotonic())
         left = max(0.0, deadline - time.monotonic())
         self._ask(partial(self._client.settled, left), left)
+        if self._device is not None:
+            self._device.close(force=force)
         self._stop()
 
     def __enter__(self) -> Peer:
@@ -223,6 +225,14 @@ class Peer:
 
     def __repr__(self) -> str:
         return f"<obmm peer {self.address}, mode {self._client.target.mode.name}{', closed' if self._closed else ''}>"
+
+    def _own_device(self) -> Device:
+        from obmm.device import open as open_device  # a peer that only fetches needs no device
+
+        with self._mutex:
+            if self._device is None:
+                self._device = open_device()
+            return self._device
 
     def _ask(self, call: Callable[[], Future[T]], timeout: float) -> T:
         # The engine keeps the deadlines; one second more, in case that it cannot.

@@ -45,6 +45,20 @@ def test_the_whole_way(start: Start, join: Join, a: Device, b: Device) -> None:
         assert published(server) == 0
 
 
+def test_without_a_device_the_peer_opens_one_and_closes_it(
+    start: Start, join: Join, a: Device, fabric: emulator.Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OBMM_DEVICE", fabric.device("b"))
+    with exported(a) as table, start({"table": table}) as server:
+        peer = join(server)
+        with peer.import_region("table") as region, region.map("r") as mapping:
+            assert mapping.load("<u4", 0) == 7
+        device = region.device
+        assert not device.closed
+        peer.close()
+        assert device.closed
+
+
 def test_closing_the_import_releases_the_lease_after_unimport(
     start: Start, join: Join, a: Device, b: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,15 @@ def test_everything_about_a_lease_is_kept(path: Path) -> None:
     crash(journal)
 
 
+def test_leases_of_an_earlier_boot_are_dropped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = LeaseJournal(path)
+    journal.grant(record(1))
+    journal.commit()
+    crash(journal)
+    monkeypatch.setattr("obmm.exchange.journal.boot_id", lambda: "another boot")
+    assert recovered(path) == []
+
+
 def test_a_torn_tail_is_dropped_wherever_it_tears(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     journal = LeaseJournal(path)
     for number in range(3):
