@@ -38,10 +38,11 @@ from .tree import DiskTree
 
 log = logging.getLogger("obmm.emulator")
 
-BACKLOG = 128
+BACKLOG = 1024
 REFRESH_MS = 1000
 """How long the trees on disk may lag behind what changes by time alone: the pools."""
 HELLO_SECONDS = 10.0
+REFRESH_SECONDS = 0.05
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -62,7 +63,10 @@ class Server:
             host.tree.watch(self._trees[name])
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._wakeup, self._alarm = socket.socketpair()
+        self._wakeup.setblocking(False)
+        self._alarm.setblocking(False)
         self._stopping = False
+        self._refreshing = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(directory.socket))
         self._listener.listen(BACKLOG)
@@ -78,17 +82,34 @@ class Server:
             watched.append(lifeline.fileno())
         for descriptor in watched:
             poll.register(descriptor, select.POLLIN)
+        due: float | None = None
         while not self._stopping:
-            for host in self.fabric.hosts.values():
-                host.tree.refresh()
-            for descriptor, _ in poll.poll(REFRESH_MS):
-                if descriptor == self._listener.fileno():
-                    self._accept()
-                elif descriptor == self.files.fileno():
-                    self.settle()
-                elif lifeline is not None and descriptor == lifeline.fileno():
-                    log.info("the process that started this fabric is gone")
-                    self._stopping = True
+            ready = {descriptor for descriptor, _ in poll.poll(None if due is None else max(0.0, due) * 1000)}
+            if self._listener.fileno() in ready:
+                self._accept()
+            if self.files.fileno() in ready:
+                self.settle()
+            if lifeline is not None and lifeline.fileno() in ready:
+                log.info("the process that started this fabric is gone")
+                self._stopping = True
+            if self._wakeup.fileno() in ready:
+                self._wakeup.recv(4096)
+                due = REFRESH_SECONDS
+            elif not ready:
+                due = self._refresh()
+
+    def pools_moved(self) -> None:
+        """A call may have changed the pools: their files follow soon, and as time goes on."""
+        if not self._refreshing:
+            self._refreshing = True
+            with contextlib.suppress(BlockingIOError):
+                self._alarm.send(b"\0")
+
+    def _refresh(self) -> float | None:
+        """Bring the files up to date that change by time alone; seconds until that happens next."""
+        self._refreshing = False
+        waits = [wait for host in self.fabric.hosts.values() if (wait := host.tree.refresh()) is not None]
+        return max(min(waits), REFRESH_SECONDS) if waits else None
 
     def stop(self) -> None:
         """Make `serve` return. From any thread or signal handler."""
@@ -105,6 +126,8 @@ class Server:
             session.done.wait(1.0)
         self.files.close()
         self.fabric.close()
+        for tree in self._trees.values():
+            tree.close()
         self.directory.remove()
 
     def _accept(self) -> None:
@@ -191,14 +214,24 @@ class Server:
     def out_of_resources(self, error: OSError) -> int:
         """The errno for a client whose call failed in the server itself; the log says why."""
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            log.error(
-                "out of descriptors: the hard RLIMIT_NOFILE of this fabric is %d (one per region, open file and "
-                "client); raise it with `ulimit -Hn` before starting the fabric",
-                self.descriptor_limit,
-            )
+            self._out_of_descriptors()
             return errno.ENFILE
         log.error("a call failed in the emulator itself: %s", error)
         return error.errno or errno.EIO
+
+    def out_of_memory(self) -> None:
+        """A call ended with ENOMEM: say so when the real reason is this process's descriptor limit."""
+        try:
+            os.close(os.dup(self._spare))
+        except OSError as error:
+            self.out_of_resources(error)
+
+    def _out_of_descriptors(self) -> None:
+        log.error(
+            "out of descriptors: the hard RLIMIT_NOFILE of this fabric is %d (one per region, open file and "
+            "client); raise it with `ulimit -Hn` before starting the fabric",
+            self.descriptor_limit,
+        )
 
     def program(self, host: Host, window: WindowRequest) -> int:
         """Program `host`'s decoder; ENOENT when no node has the owner's CNA and EID."""

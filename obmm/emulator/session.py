@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from . import protocol
 from .model.calls import Action, Answer, KernelError, Unmap
 from .model.host import REGION_NODE
+from .model.structs import CMD_EXPORT, CMD_UNEXPORT
 from .protocol import Call, FileOperation, ProtocolError
 from .user_memory import CallMemory, NeedMemory
 
@@ -31,6 +32,7 @@ PAGE = 4096
 _BUFFER = protocol.REQUEST.size + protocol.PAYLOAD_MAX
 _IOC_SIZE_SHIFT, _IOC_SIZE_MASK = 16, 0x3FFF
 _MAP_FIXED = 0x10
+_MOVE_POOLS = frozenset({CMD_EXPORT, CMD_UNEXPORT})
 _NOT_KEPT = os.O_CREAT | os.O_EXCL | os.O_NOCTTY | os.O_TRUNC | os.O_CLOEXEC
 """Flags of open that F_GETFL does not show."""
 
@@ -96,6 +98,9 @@ class Session:
             log.warning("node %s: process %d dropped: %s", self.host.name, self.pid, error)
         except OSError as error:
             log.debug("node %s: process %d: %s", self.host.name, self.pid, error)
+        except Exception:
+            self.server.internal_errors += 1
+            log.exception("node %s: process %d dropped", self.host.name, self.pid)
         finally:
             try:
                 if self._process is not None:
@@ -121,6 +126,8 @@ class Session:
         except KernelError as error:
             log.debug("node %s: process %d: %s: %s", self.host.name, self.pid, Call(call).name, error)
             frames = protocol.with_actions(-1, error.actions, error=error.errno)
+            if error.errno == errno.ENOMEM:
+                self.server.out_of_memory()
         except ConnectionError:
             raise
         except OSError as error:
@@ -233,6 +240,9 @@ class Session:
                 break
             except NeedMemory as need:
                 self._fetch(memory, need.address, need.size)
+            finally:
+                if request in _MOVE_POOLS:
+                    self.server.pools_moved()
         if not answer.actions:
             return [(protocol.done(answer.value, 0, memory.copy_back_address, memory.copy_back), [])]
         return protocol.with_actions(answer.value, answer.actions, memory.copy_back_address, memory.copy_back)
@@ -243,6 +253,8 @@ class Session:
             return _FOREIGN
         address, length, prot, flags, offset, no_room = arguments
         if no_room:
+            if no_room not in errno.errorcode:
+                raise ProtocolError(f"{no_room} is no errno")
             # M1 comes before the search for room, everything else after it
             if not length or offset % PAGE:
                 raise KernelError(errno.EINVAL, "M1", f"length {length:#x}, offset {offset:#x}")
