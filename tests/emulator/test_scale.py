@@ -139,3 +139,14 @@ def test_storm_of_processes_that_die_at_random(fabric: Fabric) -> None:
         b.unimport(mem_id)
     for region in status["nodes"]["a"]["regions"]:
         a.unexport(region["mem_id"])
+
+
+def test_the_benchmark_of_calls_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from obmm.bench import emulator_calls
+
+    for name, value in {"SAMPLES": 20, "REGION": 4 * MIB, "LOADS": 64, "TURNS": 3}.items():
+        monkeypatch.setattr(emulator_calls, name, value)
+    report = emulator_calls.measure()
+    assert report["backend"] == "emulator"
+    assert all(row["p50_us"] > 0 for row in report["calls"])
+    assert report["load"]["ratio"] > 0
