@@ -52,14 +52,17 @@ class Flight:
     ticket: Ticket | None = None
     submitted: float = 0.0
     gather: float = 0.0
+    rows_read: int = 0
     blocked: float = 0.0
     rows: Rows | None = None
     error: ObmmError | None = None
 
     def take_ids(self, ids: NDArray[Any]) -> None:
         """Copy the ids and clear the padding, before the window opens."""
-        if self.slot is not None:
-            self.slot.ids[: self.n_tokens] = ids
+        if self.slot is None:
+            return
+        self.slot.ids[: self.n_tokens] = ids
+        if self.padded > self.n_tokens:
             self.slot.rows[self.n_tokens : self.padded] = 0
 
     @property
@@ -121,6 +124,18 @@ class Gatherer:
             flight.ticket = ticket
             flight.submitted = now
 
+    def account(self, flight: Flight) -> None:
+        """Count a consumed flight, when nobody waits any more."""
+        metrics, layer = self._metrics, flight.layer
+        metrics.blocked.observe(str(layer.layer_id), seconds=flight.blocked)
+        if not flight.gather:
+            return
+        labels = str(layer.table), self._path
+        metrics.rows.add(*labels, by=flight.rows_read)
+        metrics.bytes.add(*labels, by=flight.rows_read * self._store.tables[layer.table].row_bytes)
+        metrics.gather.observe(*labels, token_bucket(flight.n_tokens), seconds=flight.gather)
+        metrics.hidden.set(str(layer.layer_id), to=max(0.0, 1 - flight.blocked / flight.gather))
+
     def _prepared(self, going: Sequence[tuple[Flight, Slot]]) -> Prepared:
         """The same slots and the same number of tokens come again and again: decode steps above all."""
         key = (going[0][0].n_tokens, *(id(slot) for _, slot in going))
@@ -170,8 +185,7 @@ class Gatherer:
         return error
 
     def _result(self, flight: Flight, slot: Slot, ticket: Ticket) -> ObmmError | None:
-        left = flight.submitted + flight.limit - time.monotonic()
-        if not (ticket.done() or ticket.wait(max(left, 0.0))):
+        if not ticket.done() and not ticket.wait(max(flight.submitted + flight.limit - time.monotonic(), 0.0)):
             flight.buffers.leave(slot, ticket, abandoned=True)
             flight.ticket = None
             return late(flight.layer.table, flight.limit)
@@ -182,10 +196,7 @@ class Gatherer:
         if ticket.generation not in (0, flight.generation):
             return changed(flight.layer.table, flight.generation, ticket.generation)
         flight.gather = ticket.seconds
-        labels = str(flight.layer.table), self._path
-        self._metrics.rows.add(*labels, by=rows)
-        self._metrics.bytes.add(*labels, by=rows * slot.rows.shape[2])
-        self._metrics.gather.observe(*labels, token_bucket(flight.n_tokens), seconds=flight.gather)
+        flight.rows_read = rows
         return None
 
     def _again(self, flight: Flight, error: ObmmError) -> ObmmError | None:

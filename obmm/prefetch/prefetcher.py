@@ -252,9 +252,6 @@ class EngramPrefetcher:
         if flight.rows is None:
             flight.rows = self._gatherer.rows(flight, stream)
             flight.blocked = time.perf_counter() - began
-            self.metrics.blocked.observe(str(layer), seconds=flight.blocked)
-            if flight.gather:
-                self.metrics.hidden.set(str(layer), to=max(0.0, 1 - flight.blocked / flight.gather))
         return flight.rows
 
     def poll(self, layer: int) -> bool:
@@ -420,6 +417,8 @@ class EngramPrefetcher:
         if unused:
             self.metrics.unused.add(reason, by=len(unused))
         for flight in step.flights.values():
+            if flight.rows is not None:
+                self._gatherer.account(flight)
             flight.let_go()
         return unused
 

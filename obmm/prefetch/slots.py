@@ -90,7 +90,7 @@ class LayerBuffers:
 
     @property
     def abandoned(self) -> int:
-        return sum(slot.abandoned for slot in self._late)
+        return sum(slot.abandoned for slot in self._late) if self._late else 0
 
     def acquire(self, *, oldest: bool) -> Slot | None:
         """A free slot to gather into in the background; home is for the oldest step alone."""
