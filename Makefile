@@ -91,7 +91,7 @@ smoke-c: setup ## the loopback smoke test in plain C (SMOKE_ARGS='64MiB --json';
 	@$(BIN)/python native/tools/with_fabric.py $(SMOKE) $(SMOKE_ARGS)
 
 # guests under QEMU with the simulator kernel module: tests/kernel
-.PHONY: kernel-x86 kernel-arm64 kernel-pair kernel-ci
+.PHONY: kernel-x86 kernel-arm64 kernel-pair kernel-cases kernel-ci
 kernel-x86: setup ## an x86-64 guest with the simulator module (minutes; downloads what it boots)
 	@$(BIN)/python -m tests.kernel x86
 
@@ -101,8 +101,12 @@ kernel-arm64: setup ## the same in an aarch64 guest
 kernel-pair: setup ## two guests on one fabric, for each architecture
 	@$(BIN)/python -m tests.kernel pair-x86 pair-arm64
 
+kernel-cases: setup ## the cases that emulator and module share, with both answers (after kernel-x86 or kernel-arm64)
+	@$(BIN)/python -m tests.kernel.shared
+
 kernel-ci: setup ## what CI runs: both single guests at once, then one aarch64 pair
 	@$(BIN)/python -m tests.kernel x86 arm64 pair-arm64
+	@$(BIN)/python -m tests.kernel.shared
 
 .PHONY: lint
 lint: dev ## ruff, mypy, and all C without a warning on x86-64 and aarch64

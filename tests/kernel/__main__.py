@@ -13,7 +13,7 @@ import sys
 import time
 
 from .architecture import ARCHITECTURES, Architecture
-from .packages import Archive, install_tools, refresh_host_lists
+from .packages import Archive, install_tools, refresh_lists
 from .pair import run_pair
 from .single import PARTS, Guest
 
@@ -25,7 +25,7 @@ def main() -> int:
     options = parser.parse_args()
     started = time.monotonic()
     architectures = {name: ARCHITECTURES[name.removeprefix("pair-")] for name in options.what}
-    refresh_host_lists()
+    refresh_lists()
     install_tools(list(architectures.values()))
     archives = {one.name: _fetched(one) for one in architectures.values()}
     results: dict[str, bool] = {}

@@ -11,6 +11,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 from .architecture import Architecture
@@ -65,10 +67,15 @@ def install_tools(architectures: list[Architecture]) -> None:
     apt("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
 
 
-def refresh_host_lists() -> None:
-    """The host's package lists, when it has none for kernels (a fresh container)."""
-    if os.geteuid() == 0 and "Depends:" not in apt("apt-cache", "depends", "linux-image-cloud-amd64"):
-        apt("apt-get", "-qq", "update")
+def refresh_lists(options: tuple[str, ...] = (), stamp: Path | None = None) -> None:
+    """Fetch package lists, at most once a day: the host's own, or those that `options` name."""
+    stamp = stamp or BUILD / "lists"
+    if stamp.exists() and time.time() - stamp.stat().st_mtime < 86_400:
+        return
+    if options or os.geteuid() == 0:
+        apt("apt-get", *options, "-qq", "update")
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.touch()
 
 
 def kernel_version(flavour: str, options: tuple[str, ...]) -> str:
@@ -100,8 +107,7 @@ class Archive:
             }
             for key, value in settings.items():
                 self._options += ("-o", f"{key}={value}")
-            if not list((apt_folder / "lists").glob("*_Packages*")):
-                apt("apt-get", *self._options, "-qq", "update")
+            refresh_lists(self._options, self.folder / "lists")
         self.version = kernel_version(architecture.flavour, self._options)
 
     def fetch(self) -> None:
@@ -149,8 +155,6 @@ class Archive:
         """Wheels for the guest's Python, unpacked into one folder."""
         target = self.folder / "wheels"
         if not target.is_dir() or any(name not in self._unpacked(target) for name in names):
-            import sys
-
             cache = self.folder / "wheel"
             apt(
                 sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
