@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import errno
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from obmm.emulator.model.decoder import Decoder, Entry
 from obmm.emulator.model.ids import LowestFree
 from obmm.emulator.model.intervals import IntervalSet
 from obmm.emulator.model.ownership import INVAL, NONE, WB_INVAL, WB_ONLY, OwnershipTable, weight
 from obmm.emulator.model.ummu import uba_of
-from obmm.emulator.topology import MIB
+from obmm.emulator.topology import MIB, Window
 
-from .harness import N, R, W, X
+from .harness import N, R, W, X, refusal
 
 UNITS = 12
 
@@ -83,3 +86,31 @@ def test_7_uba_is_top_down_and_naturally_aligned():
     assert uba_of(2 * MIB) == 0xFFFFFFE00000
     assert uba_of(6 * MIB) == 0xFFFFFF800000
     assert uba_of(12 * MIB) == 0xFFFFFF000000
+
+
+def test_decoder_gives_out_every_free_address_and_none_twice():
+    decoder, window = Decoder(), Window("CC", 8 * MIB, 16 * MIB)
+    taken = []
+    for _ in range(4):
+        address = decoder.free_range(window, 4 * MIB)
+        decoder.add(Entry(address, 4 * MIB, 1, 0, 0))
+        taken.append(address)
+    assert taken == [8 * MIB, 12 * MIB, 16 * MIB, 20 * MIB]
+    assert decoder.free_range(window, 2 * MIB) is None
+    decoder.remove(12 * MIB)
+    assert decoder.free_range(window, 4 * MIB, 4 * MIB) == 12 * MIB
+    assert decoder.free_range(window, 6 * MIB) is None
+
+
+def test_decoder_refuses_overlaps_and_odd_ranges():
+    decoder = Decoder()
+    decoder.add(Entry(4 * MIB, 4 * MIB, 1, 0, 0))
+    for pa, length, expected in (
+        (6 * MIB, 2 * MIB, errno.EEXIST),
+        (2 * MIB, 8 * MIB, errno.EEXIST),
+        (1 * MIB, 2 * MIB, errno.EINVAL),
+        (2 * MIB, 0, errno.EINVAL),
+    ):
+        assert refusal(lambda pa=pa, length=length: decoder.add(Entry(pa, length, 1, 0, 0))).errno == expected
+    assert refusal(lambda: decoder.remove(6 * MIB)).errno == errno.ENOENT
+    assert [entry.pa for entry in decoder.overlapping(7 * MIB, 9 * MIB)] == [4 * MIB]

@@ -38,6 +38,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
+        self._last: dict[Window, int] = {}
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)
@@ -68,10 +69,22 @@ class Decoder:
             index += 1
 
     def free_range(self, window: Window, length: int, alignment: int = GRANULE) -> int | None:
-        """The lowest aligned address in `window` with `length` unprogrammed bytes, or None."""
-        address = -(-window.base // alignment) * alignment
-        for entry in self.overlapping(window.base, window.end):
+        """An aligned address in `window` with `length` unprogrammed bytes, or None when there is none.
+
+        Goes on behind the last one given out, so that an address is not used again at once.
+        """
+        last = self._last.get(window, window.base)
+        for start, end in ((last, window.end), (window.base, window.end)):
+            address = self._first_fit(start, end, length, alignment)
+            if address is not None:
+                self._last[window] = address + length
+                return address
+        return None
+
+    def _first_fit(self, start: int, end: int, length: int, alignment: int) -> int | None:
+        address = -(-start // alignment) * alignment
+        for entry in self.overlapping(address, end):
             if entry.pa - address >= length:
                 break
             address = max(address, -(-entry.end // alignment) * alignment)
-        return address if address + length <= window.end else None
+        return address if address + length <= end else None
