@@ -40,6 +40,8 @@ class Buffers:
 
     def __init__(self) -> None:
         self._buffers: dict[int, bytes] = {}
+        self.real: set[int] = set()
+        """Addresses of this process that may be read."""
 
     def put(self, data: bytes) -> int:
         address = (len(self._buffers) + 1) << 20
@@ -51,6 +53,8 @@ class Buffers:
 
     def read(self, address: int, size: int) -> bytes:
         data = self._buffers.get(address, b"")
+        if address in self.real:
+            return ctypes.string_at(address, size)
         if len(data) < size:
             raise KernelError(14, "D3")
         return data[:size]
@@ -157,6 +161,13 @@ class Client:
         address = -(-room // PMD) * PMD
         self._apply(self.process.mmap(file, address, length, rights, mmap.MAP_SHARED, offset))
         return Mapped(self, file, address, length)
+
+    def area(self, length: int) -> Mapped:
+        """Memory of the process's own, at a PMD border."""
+        room = _libc.mmap(None, length + PMD, W, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        address = -(-room // PMD) * PMD
+        self.memory.real.add(address)
+        return Mapped(self, self.control, address, length)
 
     def munmap(self, address: int, length: int) -> None:
         self._apply(self.process.munmap(address, length))

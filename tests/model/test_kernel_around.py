@@ -7,6 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
+import signal
 
 import pytest
 
@@ -14,7 +15,7 @@ from obmm.emulator.model import Unmap, structs
 from obmm.emulator.model.user_memory import Extent
 from obmm.emulator.model.vfs import FileOperation
 
-from .harness import PAGE, PMD, Client, N, R, W, fabric, refusal
+from .harness import PAGE, PMD, VENDOR, Client, N, R, W, fabric, refusal
 
 
 @pytest.fixture
@@ -173,6 +174,30 @@ def test_6_2_partly_unmapped_or_read_only_pages(client):
     assert refusal(lambda: export_pid(client, base + PMD, 4 * PMD)).errno == errno.ENOMEM
     assert export_pid(client, base + PMD, 2 * PMD) == 1
     assert refusal(lambda: export_pid(client, base + PMD, PMD, pid=4242)).errno == errno.ESRCH
+
+
+def test_6_2_importer_and_process_share_exported_pages():
+    made = fabric()
+    a, b = Client(made.hosts["a"]), Client(made.hosts["b"])
+    area = a.area(2 * PMD)
+    a.process.memory.declare(Extent(area.address, area.address + area.length, hugetlb=True))
+    area.store(8, 0x1122)
+    vendor = {"vendor_len": len(VENDOR), "vendor_info": a.memory.put(VENDOR)}
+    mem_id = export_pid(a, area.address, 2 * PMD, **vendor)
+    region = a.host.regions[mem_id]
+    window = b.host.program(0x40A, region.tokenid, region.uba, 2 * PMD)
+    theirs = b.map(b.import_(window, 2 * PMD).mem_id, W, 2 * PMD)
+    assert theirs.load(8) == 0x1122
+    theirs.store(PMD, 5)
+    assert area.load(PMD) == 5
+    again = export_pid(a, area.address, 2 * PMD, **vendor)
+    assert a.host.regions[again].memory is region.memory
+    a.unexport(mem_id)
+    a.unexport(again)
+    assert area.load(8) == 0x1122, "content stays on UNEXPORT"
+    assert b.map(1, R).signal() == signal.SIGBUS
+    made.check()
+    made.close()
 
 
 def _address(area: mmap.mmap) -> int:

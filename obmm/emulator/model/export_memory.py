@@ -54,12 +54,13 @@ class ExportMemory:
     def free(self, region: ExportRegion) -> None:
         """Memory of an export back to where it came from; nothing can reach its contents any more."""
         self._host.caches.forget(region)
+        if region.from_user:
+            region.memory = None
+            self.unpin(region)
+            return
         if region.memory is not None:
             region.memory.destroy()
             region.memory = None
-        if region.from_user:
-            self.unpin(region)
-            return
         index = 0
         for node, size in enumerate(region.node_sizes):
             count = size // self._host.module.memseg

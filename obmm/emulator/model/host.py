@@ -150,7 +150,7 @@ class Host:
 
     @contextmanager
     def module_use(self) -> Iterator[None]:
-        """A call that may sleep pins the module."""
+        """A call that may sleep pins the module: nobody sees it unloading (X15, I26, R1)."""
         self.busy_calls += 1
         try:
             yield
@@ -333,6 +333,6 @@ class Host:
         """Destroy the memory of this host."""
         self.caches.close()
         for region in self.regions.values():
-            if isinstance(region, ExportRegion) and region.memory is not None:
+            if isinstance(region, ExportRegion) and region.memory is not None and not region.from_user:
                 region.memory.destroy()
         self.windows.close()

@@ -12,6 +12,7 @@ from . import mapping, vfs
 from .calls import Action, Answer, KernelError, UserMemory
 from .commands import COMMANDS
 from .files import O_PATH, OpenFile
+from .memory import Memory
 from .structs import SHMDEV_UPDATE_RANGE, UPDATE_RANGE
 from .update_range import update_range
 from .user_memory import UserPages
@@ -37,6 +38,10 @@ class Process:
         """The process's own pages, for EXPORT_PID."""
         self.stale: set[int] = set()
         """Pages that its client has to map anew with the next call: they were poisoned under it."""
+        self.exported: dict[tuple[int, int], Memory] = {}
+        """Memory that took the place of own pages [start, end) when they were exported."""
+        self.pending: list[Action] = []
+        """What the client has to do with the answer of the call that is running."""
         self.pinned = 0
         """Bytes of them that exports hold (VmPin)."""
 
@@ -111,6 +116,8 @@ class Process:
         """A call has succeeded; stale pages are mapped anew with it."""
         caches = self.host.caches
         caches.tick()
+        actions = [*self.pending, *actions]
+        self.pending.clear()
         for page in self.stale:
             for vma in self.vmas.overlapping(page, page + PAGE):
                 actions += caches.map_actions(vma, page, page + PAGE)
@@ -131,7 +138,7 @@ class Process:
     def munmap(self, address: int, length: int) -> Answer:
         """munmap(2) (driver specification 9.5); ranges of no region are left to the client."""
         with self.host.fabric.lock, self.mmap_lock:
-            self.memory.forget(address, address + length)
+            self._forget_memory(address, address + length)
             return self._answer(0, mapping.unmap(self, address, length))
 
     def mprotect(self, address: int, length: int, prot: int) -> Answer:
@@ -158,6 +165,12 @@ class Process:
         """read, write, lseek, fsync, fallocate, ftruncate by `vfs.FileOperation` (2, 9.2)."""
         return vfs.file_operation(file, operation)
 
+    def _forget_memory(self, start: int, end: int) -> None:
+        """Own pages in [start, end) are gone."""
+        self.memory.forget(start, end)
+        for low, high in [key for key in self.exported if key[0] < end and start < key[1]]:
+            del self.exported[low, high]
+
     def split(self, vma: Vma, address: int) -> Vma:
         """Cut a piece at `address`; returns the upper part. PMD regions are cut at PMD borders only."""
         if address % vma.region.unit:
@@ -175,6 +188,7 @@ class Process:
         with host.fabric.lock, self.mmap_lock:
             for vma in list(self.vmas):
                 mapping.close_piece(self, vma)
+            self.exported.clear()
             if host.processes.get(self.pid) is self:
                 del host.processes[self.pid]
 

@@ -208,9 +208,10 @@ class Tree:
     def _hardware_files(self) -> Iterator[tuple[str, File]]:
         yield from ((path, file) for path, file in self._global_files() if path != PREIMPORTS)
         for index, controller in enumerate(self._host.spec.controllers):
-            folder = f"/sys/devices/ub_bus_controller{index}/{index + 1:05x}"
+            entity = f"{index + 1:05x}"
             for name, content in self._controller_texts(controller).items():
-                yield f"{folder}/{name}", (_text(content), 0o444)
+                yield f"/sys/devices/ub_bus_controller{index}/{entity}/{name}", (_text(content), 0o444)
+                yield f"/sys/bus/ub/devices/{entity}/{name}", (_text(content), 0o444)
 
     def _global_files(self) -> Iterator[tuple[str, File]]:
         yield "/proc/devices", (self._devices, 0o444)

@@ -53,17 +53,25 @@ class UserPages:
 
     def extents(self, start: int, end: int) -> list[Extent]:
         """Mapped pages from `start` on, without a hole, as far as `end`."""
-        known = [e for e in self._declared if e.start < end and start < e.end]
-        if not known:
-            known = [e for e in kernel_extents(self._pid) if e.start < end and start < e.end]
         found: list[Extent] = []
-        for one in known:
-            if one.start > start:
-                break
-            stop = min(one.end, end)
+        kernel: list[Extent] | None = None
+        while start < end:
+            one = _covering(self._declared, start)
+            stop = one.end if one else min((e.start for e in self._declared if e.start > start), default=end)
+            if one is None:
+                kernel = list(kernel_extents(self._pid)) if kernel is None else kernel
+                one = _covering(kernel, start)
+                if one is None:
+                    break
+                stop = min(stop, one.end)
+            stop = min(stop, end)
             found.append(Extent(start, stop, one.hugetlb, one.writable, one.node))
             start = stop
         return found
+
+
+def _covering(extents: list[Extent], address: int) -> Extent | None:
+    return next((one for one in extents if one.start <= address < one.end), None)
 
 
 def kernel_extents(pid: int) -> Iterator[Extent]:

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING
 
 from ...topology import PMD
 from ..calls import KernelError
+from ..mapping import map_pieces
+from ..memory import Memory
 from ..ownership import WB_INVAL
 from ..region import ExportRegion
 from ..structs import (
@@ -20,6 +23,7 @@ from ..structs import (
     MAX_VENDOR_LEN,
 )
 from ..user_memory import Extent, page_floor
+from ..vma import READ, WRITE
 from .attached import read_attached
 
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ def export_pid(process: Process, raw: bytes, user: UserMemory) -> bytes:
     if command.length % PMD:
         raise KernelError(errno.EINVAL, "P5", f"length {command.length:#x} is not a multiple of 2 MiB")
     if host.faults.no_memory:
-        raise KernelError(errno.ENOMEM, "P6", "no kernel memory")
+        raise KernelError(errno.ENOMEM, "P6", "no kernel memory")  # P10 and P14 likewise
     priv = read_attached(user, command.priv, command.priv_len, MAX_PRIV_LEN, "P7")
     vendor = read_attached(user, command.vendor_info, command.vendor_len, MAX_VENDOR_LEN, "P7")
     region = ExportRegion(
@@ -62,10 +66,13 @@ def export_pid(process: Process, raw: bytes, user: UserMemory) -> bytes:
             if target is None:
                 raise KernelError(errno.ESRCH, "P9", f"no process {command.pid}")
             extents = _pin(target, page_floor(command.va), command.length)
-            host.exports.pin(region, target, _sizes(host, extents, command.pxm_numa), extents)
+            sizes = _sizes(host, extents, command.pxm_numa)
+            if command.length % host.module.memseg:
+                raise KernelError(errno.EINVAL, "P15", f"length {command.length:#x} is not a memseg multiple")
+            if target is process and command.va % PMD == 0:
+                region.memory = _shared(process, command.va, command.length, user)
+            host.exports.pin(region, target, sizes, extents)
             try:
-                if command.length % host.module.memseg:
-                    raise KernelError(errno.EINVAL, "P15", f"length {command.length:#x} is not a memseg multiple")
                 if host.faults.linear_error:
                     raise KernelError(host.faults.linear_error, "P16", "the linear mapping cannot be removed")
                 if target is process:
@@ -74,11 +81,41 @@ def export_pid(process: Process, raw: bytes, user: UserMemory) -> bytes:
             except KernelError:
                 host.exports.unpin(region)
                 raise
-    except KernelError:
+    except BaseException:
         host.ids.give(region.mem_id)
         raise
+    if region.memory is not None:
+        _replace(process, command.va, extents, region.memory)
     host.publish(region)
     return EXPORT_PID.store(raw, uba=region.uba, mem_id=region.mem_id, tokenid=region.tokenid)
+
+
+def _shared(process: Process, va: int, length: int, user: UserMemory) -> Memory | None:
+    """Memory with the contents of the caller's pages, or what already took their place in an earlier export.
+
+    Pages of a process cannot be mapped elsewhere. So that importers see them, memory of the emulator takes
+    their place in the caller's address space. None: the pages are an account without contents.
+    """
+    memory = process.exported.get((va, va + length))
+    if memory is None:
+        try:
+            contents = user.read(va, length)
+        except KernelError:
+            return None
+        memory = Memory(f"obmm-user-{process.pid}-{va:x}", length)
+        os.pwrite(memory.fd, contents, 0)
+    return memory
+
+
+def _replace(process: Process, va: int, extents: list[Extent], memory: Memory) -> None:
+    """Tell the client to map `memory` over its pages; for EXPORT_PID they are what they were."""
+    end = va + memory.size
+    if (va, end) in process.exported:
+        return
+    for extent in extents:
+        process.memory.declare(extent)
+    process.exported[va, end] = memory
+    process.pending += map_pieces(va, READ | WRITE, iter([(memory.backing(0), memory.size)]))
 
 
 def _pin(target: Process, va: int, length: int) -> list[Extent]:
