@@ -37,7 +37,8 @@ LIBRARIES = ("libc6", "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libffi8
 
 
 def apt(*arguments: str, cwd: Path | None = None) -> str:
-    result = subprocess.run(arguments, cwd=cwd, text=True, capture_output=True, timeout=600)
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    result = subprocess.run(arguments, cwd=cwd, env=environment, text=True, capture_output=True, timeout=600)
     if result.returncode:
         raise SystemExit(f"{' '.join(arguments)}\n{result.stdout}{result.stderr}")
     return result.stdout
