@@ -274,7 +274,7 @@ def call_costs(store: Any) -> Record:
     }
     n = 20_000
     costs = dict.fromkeys((*calls, "bare C"), 1e99)
-    numbers, null = ref.new("int64_t[]", [0] * 1_000_000), ref.NULL
+    numbers, target, null = ref.new("int64_t[]", 1_000_000), ref.new("uint8_t[]", 64), ref.NULL
     for _ in range(15):
         for name, call in calls.items():
             began = time.thread_time_ns()
@@ -282,7 +282,7 @@ def call_costs(store: Any) -> Record:
                 call()
             costs[name] = min(costs[name], (time.thread_time_ns() - began) / n)
         began = time.thread_time_ns()
-        library.ref_reads(null, numbers, numbers, numbers, 1_000_000, 0)
+        library.ref_reads(null, target, target, numbers, 1_000_000, 0)
         costs["bare C"] = min(costs["bare C"], (time.thread_time_ns() - began) / 1e6)
     record: Record = {"calls_ns": {name: round(ns, 1) for name, ns in costs.items()}}
     record["times_bare_c"] = {name: round(ns / costs["bare C"], 1) for name, ns in costs.items()}

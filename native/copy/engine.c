@@ -567,8 +567,8 @@ static void gather_together(struct obmm_engine *engine, const struct obmm_reques
 	pthread_mutex_unlock(&engine->mutex);
 }
 
-int obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
-		       struct obmm_outcome *outcome)
+int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
+			   struct obmm_outcome *outcome)
 {
 	unsigned int helpers = is_inherited(engine) ? 0 : engine->threads;
 	uint64_t started = now_ns();
@@ -588,7 +588,7 @@ int obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *re
 	else
 		gather_alone(request, scratch, started, outcome);
 	return_scratch(engine, scratch);
-	return outcome->status;
+	return outcome->status ? outcome->status : (int64_t)outcome->rows_read;
 }
 
 /* ---- tickets ---- */

@@ -49,9 +49,9 @@ unsigned int obmm_engine_in_use(struct obmm_engine *engine);
 
 /*
  * Check and gather now, on this thread and up to `threads` - 1 workers; 0: as
- * many as the table's tuning says.  outcome->status is also the result.
+ * many as the table's tuning says.  The rows read, or outcome->status.
  */
-int obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
+int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
 		       struct obmm_outcome *outcome);
 
 /*

@@ -92,13 +92,13 @@ int obmm_probe_gather(struct obmm_engine *engine, const struct obmm_table *table
 	if (!count || !rounds)
 		return -EINVAL;
 	for (unsigned int round = 0; round < rounds; round++) {
-		int result;
+		int64_t result;
 
 		for (uint64_t i = 0; i < count; i++)
 			ids[i] = (int64_t)below(next_random(&state), table->rows);
 		result = obmm_engine_gather(engine, &request, threads, outcome);
-		if (result)
-			return result;
+		if (result < 0)
+			return (int)result;
 		best = outcome->nanoseconds < best ? outcome->nanoseconds : best;
 	}
 	*nanoseconds = (double)best / (double)count;

@@ -97,7 +97,7 @@ static void shared_gathers_are_right(void)
 			struct obmm_outcome outcome;
 
 			memset(out, 0, (size_t)COUNT * ROW);
-			CHECK(!obmm_engine_gather(engine, &request, threads, &outcome));
+			CHECK(obmm_engine_gather(engine, &request, threads, &outcome) == COUNT);
 			CHECK(outcome.status == 0 && outcome.rows_read == COUNT && is_right(out, COUNT));
 			CHECK(outcome.threads >= 1 && outcome.threads <= (int)workers + 1);
 		}
@@ -170,7 +170,7 @@ static void a_displaced_guard_stops_gathers(void)
 	CHECK(obmm_engine_gather(engine, &request, 1, &outcome) == -EUNATCH);
 	CHECK(obmm_engine_submit(engine, &request, 1, 0, &outcome, &ticket, &bad) == -EUNATCH);
 	CHECK(!sigaction(SIGBUS, &ours, NULL));
-	CHECK(!obmm_engine_gather(engine, &request, 1, &outcome));
+	CHECK(obmm_engine_gather(engine, &request, 1, &outcome) == 10);
 	CHECK(totals.gathers == 1 && totals.ids == 10 && totals.rows_read == 10 && totals.cancelled == 0);
 	table.totals = NULL;
 	CHECK(!obmm_engine_destroy(engine, -1));
@@ -223,7 +223,7 @@ static void faults_in_workers_end_the_gather_only(void)
 		CHECK(obmm_engine_gather(engine, requests, 4, outcomes) == -EFAULT);
 	}
 	requests[0] = request_for(out, COUNT);
-	CHECK(!obmm_engine_gather(engine, requests, 4, outcomes) && is_right(out, COUNT));
+	CHECK(obmm_engine_gather(engine, requests, 4, outcomes) == COUNT && is_right(out, COUNT));
 	CHECK(!obmm_guard_remove(slot));
 	munmap((void *)holed.base, (size_t)ROWS * ROW);
 	close(fd);
@@ -302,7 +302,7 @@ static void a_republished_table_is_noticed_and_a_closed_one_refused(void)
 	published.n_gates = 1;
 	request.table = &published;
 	for (unsigned int threads = 1; threads <= 3; threads += 2) {
-		CHECK(!obmm_engine_gather(engine, &request, threads, &outcome) && outcome.version == 6);
+		CHECK(obmm_engine_gather(engine, &request, threads, &outcome) == COUNT && outcome.version == 6);
 		version = 7;
 		CHECK(obmm_engine_gather(engine, &request, threads, &outcome) == -ESTALE && outcome.version == 7);
 		version = 6;
@@ -363,7 +363,7 @@ static void rows_of_two_generations_never_pass(void)
 	for (int round = 0; round < 200000 && (passed < 200 || refused < 20); round++) {
 		struct obmm_outcome outcome;
 
-		if (obmm_engine_gather(engine, &request, 1 + (unsigned int)round % 3, &outcome)) {
+		if (obmm_engine_gather(engine, &request, 1 + (unsigned int)round % 3, &outcome) < 0) {
 			CHECK(outcome.status == -ESTALE);
 			refused++;
 			continue;
@@ -391,7 +391,7 @@ static void in_the_child(void)
 	uint64_t ticket = 0;
 	unsigned int bad;
 
-	CHECK(!obmm_engine_gather(inherited, &request, 4, &outcome) && outcome.threads == 1 && is_right(out, COUNT));
+	CHECK(obmm_engine_gather(inherited, &request, 4, &outcome) == COUNT && outcome.threads == 1 && is_right(out, COUNT));
 	CHECK(obmm_engine_threads(inherited) == 0);
 	CHECK(obmm_engine_submit(inherited, &request, 1, 0, &outcome, &ticket, &bad) == -EOWNERDEAD);
 	CHECK(obmm_ticket_wait(inherited, ticket, -1) == -EOWNERDEAD);
@@ -423,7 +423,7 @@ static void *caller(void *arg)
 
 		memset(out, 0, (size_t)COUNT * ROW);
 		if (round & 1) {
-			CHECK(!obmm_engine_gather(crowded, &request, 3, &outcome));
+			CHECK(obmm_engine_gather(crowded, &request, 3, &outcome) == (int64_t)request.count);
 		} else {
 			CHECK(!obmm_engine_submit(crowded, &request, 1, 0, &outcome, &ticket, &bad));
 			CHECK(!obmm_ticket_wait(crowded, ticket, -1) && !outcome.status);

@@ -64,11 +64,11 @@ class BoundTable:
         self.heads = ffi.new("int64_t[]", heads) if heads else ffi.NULL
         self.n_heads = len(spec.head_offsets)
         self.mask = ffi.NULL if columns is None else ffi.from_buffer("uint8_t[]", columns)
-
-    @property
-    def limits_rows(self) -> bool:
-        """Whether a subset leaves rows out."""
-        return self.columns is not None or self.low > 0 or self.high < self.spec.n_rows
+        self.template = ffi.new("struct obmm_request *")
+        self.template.table = table
+        self.template.out_stride = spec.row_bytes
+        self.template.low = self.low
+        self.template.high = self.high
 
     def subset(self, columns: Sequence[int] | None, low: int, high: int | None, n_columns: int) -> BoundTable:
         """The same table, restricted further."""
@@ -86,13 +86,8 @@ class BoundTable:
         other.totals = other.struct.totals = self.totals
         return other
 
-    def fill(self, request: Any, count: int, last_dimension: int, *, local: bool, zero: bool) -> None:
-        """The parts of a ``struct obmm_request`` that the table decides."""
-        request.table = self.struct
-        request.count = count
-        request.invalid = lib.OBMM_INVALID_ZERO if zero else lib.OBMM_INVALID_ERROR
-        request.low = self.low
-        request.high = self.high
+    def fill_columns(self, request: Any, last_dimension: int, local: bool) -> None:
+        """What a ``struct obmm_request`` needs besides the template when columns mean something."""
         if local or self.columns is not None:
             self._fill_columns(request, last_dimension, local)
 

@@ -93,7 +93,8 @@ class MappedMemory:
 
     def check(self) -> None:
         for mapping in self._mappings:
-            mapping._checked(mapping.start, mapping.nbytes, Right.READ)
+            if not mapping._open or mapping._floor < Right.READ or mapping._lease is not None:
+                mapping._checked(mapping.start, mapping.nbytes, Right.READ)
 
     def read(self, offset: int, size: int) -> bytes:
         out = bytearray(size)

@@ -18,21 +18,24 @@ _gather = lib.obmm_engine_gather
 class PreparedGather:
     """Made by `RowStore.prepare`.  Not for two threads at once: they would share one outcome."""
 
-    __slots__ = ("_engine", "_memory", "_outcome", "_request", "_requests")
+    __slots__ = ("_check", "_engine", "_outcome", "_request", "_requests")
 
     def __init__(self, engine: GatherEngine, memory: RowMemory, requests: Requests) -> None:
         self._engine = engine
-        self._memory = memory
+        self._check = memory.check
         self._requests = requests
         self._request = requests.array
         self._outcome = requests.outcomes
 
     def __call__(self, threads: int = 0) -> int:
         """Gather now -> rows read.  Errors as `RowStore.gather_into`."""
-        self._memory.check()
-        if _gather(self._engine.pointer, self._request, threads, self._outcome) == -errno.EUNATCH:
+        self._check()
+        rows: int = _gather(self._engine.pointer, self._request, threads, self._outcome)
+        if rows >= 0:
+            return rows
+        if rows == -errno.EUNATCH:
             guard.verify()
-            _gather(self._engine.pointer, self._request, threads, self._outcome)
+            return self(threads)
         return self._requests.finish()
 
 

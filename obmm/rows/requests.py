@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from obmm import guard
-from obmm._native import ffi
+from obmm._native import ffi, lib
 from obmm.errors import ClosedError, ObmmError
 from obmm.rows.bound import BoundTable
 from obmm.rows.errors import bad_id, refused, republished
@@ -21,13 +21,18 @@ from obmm.rows.table import TableSpec
 IdSpace = Literal["flat", "local"]
 Invalid = Literal["error", "zero"]
 
+_REQUESTS = ffi.typeof("struct obmm_request[]")
+_OUTCOMES = ffi.typeof("struct obmm_outcome[]")
+_BYTES = ffi.typeof("uint8_t[]")
+_SPACES = ("flat", "local")
+_INVALID = {"error": lib.OBMM_INVALID_ERROR, "zero": lib.OBMM_INVALID_ZERO}
 _ID_BYTES = {np.dtype(np.int32): 4, np.dtype(np.int64): 8}
 
 
 class Requests:
     """Gathers ``(table, ids, out)`` with everything that must live while they run."""
 
-    __slots__ = ("_bound", "_kept", "_stats", "array", "count", "outcomes", "specs")
+    __slots__ = ("_bound", "_kept", "_stats", "array", "count", "outcomes")
 
     def __init__(
         self,
@@ -36,21 +41,26 @@ class Requests:
         id_space: IdSpace,
         invalid: Invalid,
     ) -> None:
-        if id_space not in ("flat", "local") or invalid not in ("error", "zero"):
+        if id_space not in _SPACES or invalid not in _INVALID:
             raise refused(f"id_space={id_space!r}, invalid={invalid!r}", "'flat' or 'local', and 'error' or 'zero'")
         self.count = len(gathers)
-        self.array: Any = ffi.new("struct obmm_request[]", self.count)
-        self.outcomes: Any = ffi.new("struct obmm_outcome[]", self.count)
-        self.specs: list[TableSpec] = []
-        self._bound: list[BoundTable] = []
+        self.array: Any = ffi.new(_REQUESTS, self.count)
+        self.outcomes: Any = ffi.new(_OUTCOMES, self.count)
+        self._bound = [bound for bound, _, _ in gathers]
         self._kept: list[Any] = []
         self._stats = stats
-        for request, (bound, ids, out) in zip(self.array, gathers, strict=True):
-            self._add(request, bound, ids, out, id_space == "local", invalid == "zero")
+        local, how = id_space == "local", _INVALID[invalid]
+        for i, (bound, ids, out) in enumerate(gathers):
+            self.array[i] = bound.template[0]
+            self._add(self.array[i], bound, ids, out, local, how)
 
-    def _add(self, request: Any, bound: BoundTable, ids: Any, out: Any, local: bool, zero: bool) -> None:
-        spec = bound.spec
-        ids = np.asarray(ids)
+    def spec(self, index: int) -> TableSpec:
+        """The table of one of them."""
+        return self._bound[index].spec
+
+    def _add(self, request: Any, bound: BoundTable, ids: Any, out: Any, local: bool, invalid: int) -> None:
+        if type(ids) is not np.ndarray:
+            ids = np.asarray(ids)
         width = _ID_BYTES.get(ids.dtype)
         if width is None or not ids.flags.c_contiguous:
             raise refused(
@@ -60,12 +70,12 @@ class Requests:
         held = ffi.from_buffer(ids)
         request.ids = held
         request.id_bytes = width
-        bound.fill(request, count, ids.shape[-1] if ids.ndim else 1, local=local, zero=zero)
-        request.out_stride = spec.row_bytes
-        kept = _aim(request, out, count, spec)
-        self.specs.append(spec)
-        self._bound.append(bound)
-        self._kept += (held, kept)
+        request.count = count
+        if invalid:
+            request.invalid = invalid
+        if local or bound.columns is not None:
+            bound.fill_columns(request, ids.shape[-1] if ids.ndim else 1, local)
+        self._kept += (held, _aim(request, out, count, bound.spec))
 
     def finish(self, index: int = 0) -> int:
         """The rows read, or raise what went wrong."""
@@ -73,13 +83,15 @@ class Requests:
         if outcome.status:
             raise self.failure(index)
         if self._stats is not None:
-            self._stats.add_outcome(outcome, self.array[index].count, self.specs[index].row_bytes)
+            self._stats.add_outcome(outcome, self.array[index].count, self._bound[index].spec.row_bytes)
         return outcome.rows_read  # type: ignore[no-any-return]
 
     def failure(self, index: int) -> ObmmError:
         """The error of a gather that ended badly."""
-        outcome, spec, memory = self.outcomes[index], self.specs[index], self._bound[index].memory
+        outcome, spec, memory = self.outcomes[index], self._bound[index].spec, self._bound[index].memory
         status = outcome.status
+        if status == -errno.EFAULT:
+            memory.check()  # a right that was given up says more than its fault
         if status == -errno.ERANGE:
             limit = spec.n_rows
             request = self.array[index]
@@ -114,7 +126,7 @@ def _aim(request: Any, out: Any, count: int, spec: TableSpec) -> Any:
     if isinstance(out, np.ndarray) and not out.flags.c_contiguous:
         return _aim_strided(request, out, count, spec)
     try:
-        held = ffi.from_buffer("uint8_t[]", out, require_writable=True)
+        held = ffi.from_buffer(_BYTES, out, require_writable=True)
     except (TypeError, BufferError, ValueError) as error:
         raise refused(f"out: {error}", "a writable, contiguous buffer, or (address, length)") from error
     if len(held) != need:

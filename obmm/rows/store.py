@@ -35,6 +35,8 @@ from obmm.rows.table import TableId, TableSpec
 from obmm.rows.ticket import Ticket, submit
 from obmm.window import Cache
 
+_gather = lib.obmm_engine_gather
+
 Source = Mapping | RowMemory | Sequence[Region]
 Verify = Literal["canary", "header", "none"]
 
@@ -126,8 +128,11 @@ class RowStore:
                 ticket.abandon()
                 raise late(table, deadline)
             return ticket.result()
-        self._run(requests, threads)
-        return requests.finish()
+        rows: int = _gather(self._engine.pointer, requests.array, threads, requests.outcomes)
+        if rows == -errno.EUNATCH:
+            guard.verify()
+            rows = _gather(self._engine.pointer, requests.array, threads, requests.outcomes)
+        return rows if rows >= 0 and stats is None else requests.finish()
 
     def gather(self, table: TableId, ids: Any, **options: Any) -> NDArray[np.uint8]:
         """`gather_into` a new array ``[*ids.shape, row_bytes]``; `ids` may be a list."""
@@ -354,12 +359,6 @@ class RowStore:
             return self._bound[table]
         except KeyError:
             raise refused(f"table {table!r}", f"one of {list(self._bound)}") from None
-
-    def _run(self, requests: Requests, threads: int) -> None:
-        engine = self._engine
-        if lib.obmm_engine_gather(engine.pointer, requests.array, threads, requests.outcomes) == -errno.EUNATCH:
-            guard.verify()
-            lib.obmm_engine_gather(engine.pointer, requests.array, threads, requests.outcomes)
 
     def _submit(self, requests: Requests, threads: int) -> list[Ticket]:
         return submit(self._engine, requests, threads)

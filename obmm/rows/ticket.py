@@ -53,7 +53,7 @@ class Ticket:
         passed, the gather still runs.  ClosedError: the memory was closed, or the gather abandoned.
         """
         if not self.wait(timeout):
-            raise late(self._requests.specs[self._index].table_id, timeout or 0.0)
+            raise late(self._requests.spec(self._index).table_id, timeout or 0.0)
         return self._requests.finish(self._index)
 
     @property
@@ -92,7 +92,7 @@ class Ticket:
             self._engine.keep(self._number, self._requests)
 
     def __repr__(self) -> str:
-        table = self._requests.specs[self._index].table_id
+        table = self._requests.spec(self._index).table_id
         return f"<Ticket table {table!r} {'done' if not self._open else 'running'}>"
 
 

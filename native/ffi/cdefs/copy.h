@@ -107,7 +107,7 @@ int obmm_engine_destroy(struct obmm_engine *engine, int64_t timeout_ns);
 unsigned int obmm_engine_threads(const struct obmm_engine *engine);
 unsigned int obmm_engine_pinned(const struct obmm_engine *engine);
 unsigned int obmm_engine_in_use(struct obmm_engine *engine);
-int obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
+int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
 		       struct obmm_outcome *outcome);
 int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *requests, unsigned int n,
 		       unsigned int threads, struct obmm_outcome *outcomes, uint64_t *tickets, unsigned int *bad);
