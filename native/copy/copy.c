@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "fixup.h"
 #include "nc.h"
 #include "order.h"
 
@@ -53,11 +54,29 @@ static int do_compare(void *arg)
 	return memcmp(span->dst, span->src, span->length) != 0;
 }
 
-int obmm_copy_from(void *dst, const void *src, size_t length, struct obmm_fault *fault)
+static int copy_any(void *dst, const void *src, size_t length, struct obmm_fault *fault)
 {
 	struct span span = { .dst = dst, .src = src, .length = length };
 
 	return obmm_guard_run(do_copy, &span, fault);
+}
+
+#if OBMM_FIXUPS
+static int explained(int result, struct obmm_fault *fault)
+{
+	if (__builtin_expect(result != 0, 0) && fault)
+		*fault = *obmm_last_fault();
+	return result;
+}
+#endif
+
+int obmm_copy_from(void *dst, const void *src, size_t length, struct obmm_fault *fault)
+{
+#if OBMM_FIXUPS
+	if (__builtin_expect(obmm_fixup_can_copy(length), 1))
+		return explained(obmm_fixup_copy(dst, src, length), fault);
+#endif
+	return copy_any(dst, src, length, fault);
 }
 
 int obmm_copy_to(void *dst, const void *src, size_t length, struct obmm_fault *fault)
@@ -96,6 +115,7 @@ int obmm_compare(const void *left, const void *right, size_t length, struct obmm
 	return obmm_guard_run(do_compare, &span, fault);
 }
 
+#if !OBMM_FIXUPS
 struct scalar {
 	void *address;
 	unsigned int width;
@@ -143,6 +163,7 @@ static int do_store(void *arg)
 	}
 	return 0;
 }
+#endif
 
 static int is_natural(const void *address, unsigned int width)
 {
@@ -151,24 +172,31 @@ static int is_natural(const void *address, unsigned int width)
 
 int obmm_load(const void *src, unsigned int width, uint64_t *value, struct obmm_fault *fault)
 {
-	struct scalar scalar = { .address = (void *)src, .width = width };
-	int result;
-
 	if (!is_natural(src, width))
 		return -EINVAL;
-	result = obmm_guard_run(do_load, &scalar, fault);
+#if OBMM_FIXUPS
+	return explained(obmm_fixup_load(src, width, value), fault);
+#else
+	struct scalar scalar = { .address = (void *)src, .width = width };
+	int result = obmm_guard_run(do_load, &scalar, fault);
+
 	if (!result)
 		*value = scalar.value;
 	return result;
+#endif
 }
 
 int obmm_store(void *dst, unsigned int width, uint64_t value, struct obmm_fault *fault)
 {
-	struct scalar scalar = { .address = dst, .width = width, .value = value };
-
 	if (!is_natural(dst, width))
 		return -EINVAL;
+#if OBMM_FIXUPS
+	return explained(obmm_fixup_store(dst, width, value), fault);
+#else
+	struct scalar scalar = { .address = dst, .width = width, .value = value };
+
 	return obmm_guard_run(do_store, &scalar, fault);
+#endif
 }
 
 void obmm_fence_load(void)

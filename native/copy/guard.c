@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "fixup.h"
 #include "guard_internal.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -43,6 +44,8 @@ struct frame {
 #define THREAD_LOCAL static _Thread_local __attribute__((tls_model("initial-exec")))
 
 THREAD_LOCAL struct frame *volatile current;
+/* For accesses with a fixup, which have no frame. */
+THREAD_LOCAL struct obmm_fault last_fault;
 /* How many of our own handler activations are handing a fault on right now. */
 THREAD_LOCAL int passing_on;
 
@@ -102,18 +105,38 @@ static void pass_on(int index, int signo, siginfo_t *info, void *context)
 	pthread_sigmask(SIG_SETMASK, &saved, NULL);
 }
 
+const struct obmm_fault *obmm_last_fault(void)
+{
+	return &last_fault;
+}
+
+/* Is it ours?  Then the context goes on at a landing. */
+static bool recover(int signo, const siginfo_t *info, ucontext_t *context)
+{
+	uintptr_t landing = obmm_fixup_find(obmm_guard_pc(context));
+	struct frame *frame = current;
+	struct obmm_fault *fault;
+
+	if ((!landing && !frame) || !is_access_fault(signo, info))
+		return false;
+	fault = landing ? &last_fault : &frame->fault;
+	if (!obmm_guard_find((uintptr_t)info->si_addr, fault))
+		return false;
+	fault->signo = signo;
+	fault->code = info->si_code;
+	if (landing)
+		obmm_guard_go(context, landing);
+	else
+		obmm_guard_land(context, frame->sp);
+	return true;
+}
+
 static void on_fault(int signo, siginfo_t *info, void *context)
 {
-	struct frame *frame = current;
 	int saved_errno = errno;
 
-	if (frame && is_access_fault(signo, info) && obmm_guard_find((uintptr_t)info->si_addr, &frame->fault)) {
-		frame->fault.signo = signo;
-		frame->fault.code = info->si_code;
-		obmm_guard_land(context, frame->sp);
-	} else {
+	if (!recover(signo, info, context))
 		pass_on(signo == SIGBUS ? 0 : 1, signo, info, context);
-	}
 	errno = saved_errno;
 }
 

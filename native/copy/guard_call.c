@@ -76,8 +76,18 @@ __asm__(".text\n"
 
 void obmm_guard_land(ucontext_t *context, uintptr_t sp)
 {
-	context->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)obmm_guard_landing;
+	obmm_guard_go(context, (uintptr_t)obmm_guard_landing);
 	context->uc_mcontext.gregs[REG_RSP] = (greg_t)sp;
+}
+
+uintptr_t obmm_guard_pc(const ucontext_t *context)
+{
+	return (uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+}
+
+void obmm_guard_go(ucontext_t *context, uintptr_t pc)
+{
+	context->uc_mcontext.gregs[REG_RIP] = (greg_t)pc;
 }
 #elif defined(__aarch64__)
 __asm__(".text\n"
@@ -142,8 +152,18 @@ __asm__(".text\n"
 
 void obmm_guard_land(ucontext_t *context, uintptr_t sp)
 {
-	context->uc_mcontext.pc = (uintptr_t)obmm_guard_landing;
+	obmm_guard_go(context, (uintptr_t)obmm_guard_landing);
 	context->uc_mcontext.sp = sp;
+}
+
+uintptr_t obmm_guard_pc(const ucontext_t *context)
+{
+	return context->uc_mcontext.pc;
+}
+
+void obmm_guard_go(ucontext_t *context, uintptr_t pc)
+{
+	context->uc_mcontext.pc = pc;
 }
 #else
 #error "obmm: guarded access knows x86-64 and aarch64 only"

@@ -13,6 +13,9 @@
 /* guard_call.c: see there. */
 int obmm_guard_call(uintptr_t *sp, int (*fn)(void *arg), void *arg);
 void obmm_guard_land(ucontext_t *context, uintptr_t sp);
+/* The program counter of a signal's context, and going on elsewhere. */
+uintptr_t obmm_guard_pc(const ucontext_t *context);
+void obmm_guard_go(ucontext_t *context, uintptr_t pc);
 
 /* guard_ranges.c: fills id, offset and address; async-signal-safe. */
 bool obmm_guard_find(uintptr_t address, struct obmm_fault *fault);

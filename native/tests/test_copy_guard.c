@@ -110,6 +110,36 @@ static void nc_copies_every_byte_at_every_alignment(void)
 	}
 }
 
+static void copies_are_exact_at_every_size_and_alignment(void)
+{
+	static uint8_t source[20000], target[20200];
+
+	for (int i = 0; i < 20000; i++)
+		source[i] = (uint8_t)(i * 13 + (i >> 8) + 1);
+	for (size_t length = 0; length < 20000 - 70; length += 1 + length / 9) {
+		for (size_t shift = 0; shift < 66; shift += 1 + length % 7 + shift / 8) {
+			memset(target, 0, sizeof(target));
+			CHECK(!obmm_copy_from(target + 64 + shift, source + shift % 33, length, NULL));
+			CHECK(!memcmp(target + 64 + shift, source + shift % 33, length));
+			CHECK(!target[63 + shift] && !target[64 + shift + length]);
+		}
+	}
+}
+
+/* Never a byte behind the last: the page after it must not be touched. */
+static void copies_stay_inside_their_source_and_target(void)
+{
+	uint8_t *area = mmap(NULL, 6 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(area != MAP_FAILED);
+	CHECK(!mprotect(area + PAGE, PAGE, PROT_READ | PROT_WRITE) && !mprotect(area + 4 * PAGE, PAGE, PROT_READ | PROT_WRITE));
+	for (size_t length = 1; length <= PAGE; length += 1 + length / 5) {
+		CHECK(!obmm_copy_from(area + 5 * PAGE - length, area + PAGE, length, NULL));
+		CHECK(!obmm_copy_from(area + PAGE, area + 5 * PAGE - length, length, NULL));
+	}
+	munmap(area, 6 * PAGE);
+}
+
 struct nest {
 	uint8_t *bad;
 	struct obmm_fault inner;
@@ -434,7 +464,7 @@ static void registering_does_not_disturb_faulting_threads(void)
 	atomic_store(&churning, 1);
 	for (int i = 0; i < 4; i++)
 		CHECK(!pthread_create(&threads[i], NULL, churn, base + (i + 1) * PAGE));
-	for (int i = 0; i < 2000; i++)
+	for (int i = 0; i < 500; i++)
 		CHECK(obmm_load(base + 8, 8, &value, &fault) == -EFAULT && fault.id == ID && fault.offset == 8);
 	atomic_store(&churning, 0);
 	for (int i = 0; i < 4; i++)
@@ -454,6 +484,8 @@ int main(void)
 	missing_right_is_an_error();
 	scalars_are_exact_and_natural();
 	nc_copies_every_byte_at_every_alignment();
+	copies_are_exact_at_every_size_and_alignment();
+	copies_stay_inside_their_source_and_target();
 	a_fault_ends_the_innermost_call();
 	ranges_are_told_apart();
 	mask_and_alternate_stack_survive_a_fault();
