@@ -85,7 +85,9 @@ def run_step(prefetcher: EngramPrefetcher, ids: NDArray[np.int64], arm: str, bet
     for layer, got in enumerate(rows):
         if got.status is not RowsStatus.OK or not np.array_equal(got.buffer, content(ids[:, layer])):
             raise AssertionError(f"layer {layer}: {got.status}")
+    draining = clock()
     report = prefetcher.drain()
+    drained = clock()
     assert report is not None
     return {
         "begin": begun - began,
@@ -93,6 +95,7 @@ def run_step(prefetcher: EngramPrefetcher, ids: NDArray[np.int64], arm: str, bet
         "blocked": blocked,
         "step_blocked": sum(blocked),
         "step": ended - began,
+        "drain": drained - draining,
     }
 
 
@@ -111,7 +114,7 @@ def measure(store: RowStore, rows: int, steps: int, between: float) -> list[dict
     records = []
     for arm, all_steps in taken.items():
         record: dict[str, Any] = {"arm": arm, "steps": len(all_steps)}
-        for what in ("begin", "start", "step_blocked", "step"):
+        for what in ("begin", "start", "step_blocked", "step", "drain"):
             record[f"{what}_us"] = percentiles([step[what] for step in all_steps])
         record["blocked_us"] = percentiles([blocked for step in all_steps for blocked in step["blocked"]])
         records.append(record)
@@ -123,7 +126,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    columns = ("begin", "start", "blocked", "step_blocked")
+    columns = ("begin", "start", "blocked", "step_blocked", "drain")
     lines = [f"{'us, p50 / p99':<14}" + "".join(f"{name.replace('_', ' '):>20}" for name in columns)]
     for record in records:
         cells = "".join(f"{record[f'{name}_us']['p50']:>12.1f}{record[f'{name}_us']['p99']:>8.1f}" for name in columns)

@@ -20,7 +20,8 @@ from obmm.errors import ClosedError, MappingBusyError, ObmmError, StaleHandleErr
 from obmm.prefetch.breaker import CircuitBreaker
 from obmm.prefetch.device import DeviceCopy
 from obmm.prefetch.failures import as_obmm_error, refused
-from obmm.prefetch.flight import Flight, Gatherer, PrefetchLayer
+from obmm.prefetch.flight import Flight, PrefetchLayer
+from obmm.prefetch.gatherer import Gatherer
 from obmm.prefetch.health import PeerHealth
 from obmm.prefetch.metrics import PrefetchMetrics
 from obmm.prefetch.policy import Policy, Step
