@@ -11,7 +11,7 @@ import signal
 
 import pytest
 
-from obmm.emulator.model import Unmap, structs
+from obmm.emulator.model import KernelError, Unmap, structs
 from obmm.emulator.model.user_memory import Extent
 from obmm.emulator.model.vfs import FileOperation
 
@@ -47,6 +47,24 @@ def test_9_2_file_operations_are_refused(client, operation, read_only, write_onl
     for flags, expected in ((os.O_RDONLY, read_only), (os.O_WRONLY, write_only)):
         file = client.open(mem_id, flags)
         assert refusal(lambda file=file: client.process.file_operation(file, operation)).errno == expected
+
+
+def test_D2_requests_that_the_vfs_answers_itself_gate_or_not(client):
+    file, memory = client.control, client.memory
+    client.host.fabric.inject("a", "gate-closed")
+
+    def call(request: int, data: bytes | None = bytes(4)) -> int:
+        argument = 0 if data is None else memory.put(data)
+        try:
+            return client.process.ioctl(file, request, argument, memory).value
+        except KernelError as error:
+            return error.errno
+
+    assert [call(request) for request in (0x5450, 0x5451, 0x5421, 0x5452, 0x2)] == [0] * 5
+    assert call(0x5452, b"\1\0\0\0") == errno.ENOTTY
+    assert call(0x5421, None) == call(0x2, None) == errno.EFAULT
+    assert (call(0x5460), call(0xC020660B)) == (errno.ENOTTY, errno.EOPNOTSUPP)
+    assert call(0x5401) == errno.EOPNOTSUPP, "the terminal's number reaches the driver, whose gate is closed"
 
 
 def test_9_4_mprotect_is_eacces_for_rights_that_ownership_took_and_eopnotsupp_for_others(client, mapped):

@@ -83,8 +83,8 @@ def _check_place(host: Host, region: Region) -> None:
     elif isinstance(region, ExportRegion):
         assert found[0] is region or region.from_user, f"{name}: region {found[0].mem_id} has its memory"
         assert region.ummu is not None, f"{name}: no UMMU"
-        owner = region.ummu.exports.get(region.tokenid, region)  # nobody after a failed roll-back (U6)
-        assert owner is region, f"{name}: token {region.tokenid} is not its own"
+        holder = region.ummu.exports.get(region.tokenid, region)  # nobody after a failed roll-back (U6)
+        assert holder is region, f"{name}: token {region.tokenid} is not its own"
         assert region.size == sum(region.node_sizes), f"{name}: sizes per node do not add up"
 
 
@@ -102,7 +102,8 @@ def _check_ranges(host: Host) -> None:
             assert held.owner in host.preimports, f"range {held.start:#x}: its preimport is gone"
             assert held.owner.users == users[held.owner], f"preimport {held.start:#x}: {held.owner.users} users"
         else:
-            assert held.owner in host.regions.values(), f"range {held.start:#x}: its region is gone"
+            assert isinstance(held.owner, ImportRegion), f"range {held.start:#x}: its owner is no region"
+            assert host.regions.get(held.owner.mem_id) is held.owner, f"range {held.start:#x}: its region is gone"
 
 
 def _check_pools(host: Host) -> None:

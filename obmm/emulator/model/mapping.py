@@ -138,6 +138,8 @@ def unmap(process: Process, address: int, length: int) -> list[Action]:
     if address % PAGE or not length:
         raise KernelError(errno.EINVAL, "9.5", f"address {address:#x} not page aligned or length 0")
     end = address + -(-length // PAGE) * PAGE
+    if end > ADDRESS_SPACE:
+        raise KernelError(errno.EINVAL, "9.5", f"{end:#x} is past the address space")
     pieces = process.vmas.overlapping(address, end)
     if not pieces:
         return []

@@ -84,7 +84,7 @@ class Process:
             if file.path_only:
                 raise KernelError(errno.EBADF, "9.1", "O_PATH descriptor")
             if request in vfs.IOCTLS:
-                return vfs.ioctl(request)
+                return vfs.ioctl(request, argument, user)
             if file.region is not None:
                 if request != SHMDEV_UPDATE_RANGE:
                     raise KernelError(errno.ENOTTY, "9.2", f"request {request:#x}")

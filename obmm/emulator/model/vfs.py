@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 from ..topology import PAGE, PMD
 from . import mapping
-from .calls import Answer, KernelError
+from .calls import Answer, KernelError, UserMemory
 from .vma import EXEC, READ, WRITE, Vma
 
 if TYPE_CHECKING:
     from .files import OpenFile
     from .process import Process
 
-FIONCLEX, FIOCLEX, FIONBIO, FIOASYNC, FIOQSIZE = 0x5450, 0x5451, 0x5421, 0x5452, 0x5460
-IOCTLS = {FIONCLEX: 0, FIOCLEX: 0, FIONBIO: 0, FIOQSIZE: errno.ENOTTY}
+FIGETBSZ, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE = 0x2, 0x5421, 0x5450, 0x5451, 0x5452, 0x5460
+FIFREEZE, FITHAW, FS_IOC_FIEMAP = 0xC0045877, 0xC0045878, 0xC020660B
+IOCTLS = frozenset({FIGETBSZ, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE, FIFREEZE, FITHAW, FS_IOC_FIEMAP})
 """Requests that the VFS answers itself; they never reach the driver, gate or not (rule D2)."""
 
 REFUSED_ADVICE = {
@@ -37,10 +38,16 @@ MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
 MS_ASYNC, MS_INVALIDATE, MS_SYNC = 1, 2, 4
 
 
-def ioctl(request: int) -> Answer:
-    """One of `IOCTLS`."""
-    if IOCTLS[request]:
-        raise KernelError(IOCTLS[request], "D2", f"request {request:#x}")
+def ioctl(request: int, argument: int, user: UserMemory) -> Answer:
+    """One of `IOCTLS` on a character device."""
+    if request == FIOQSIZE:
+        raise KernelError(errno.ENOTTY, "D2", "FIOQSIZE of a device")
+    if request in (FIFREEZE, FITHAW, FS_IOC_FIEMAP):
+        raise KernelError(errno.EOPNOTSUPP, "D2", f"request {request:#x} of a device")
+    if request == FIGETBSZ:
+        user.write(argument, PAGE.to_bytes(4, "little"))
+    elif request in (FIONBIO, FIOASYNC) and any(user.read(argument, 4)) and request == FIOASYNC:
+        raise KernelError(errno.ENOTTY, "D2", "FIOASYNC of a device without asynchronous notification")
     return Answer(0)
 
 
