@@ -61,6 +61,7 @@ log = logging.getLogger("obmm.exchange.client")
 
 ATTEMPT_S = 5.0  # for TCP, TLS and our handshake together
 BACKOFF_S = (0.05, 2.0)
+ANSWER_S = 5.0  # for a request without a deadline of its own, on one connection
 
 # The answer that each request wants.
 _ANSWERS: dict[type, type] = {
@@ -432,6 +433,8 @@ class Client:
         request.sent = time.monotonic()
         self._in_flight[request.number] = request
         self._link.send(request.message, request.number)
+        if request.deadline == float("inf"):
+            self._timers.set(request, request.sent + ANSWER_S)
 
     def _finish(self, request: _Request) -> None:
         self._timers.cancel(request)
@@ -469,8 +472,12 @@ class Client:
 
     def _on_request_deadline(self, request: _Request) -> None:
         sent = request.number in self._in_flight
-        self._finish(request)
         what = request.message.KIND.name
+        if request.deadline == float("inf"):
+            if sent:  # it stays, and is sent again over a new connection
+                self._failed(DeadlineError(f"{self.target}: no answer to {what} in time"))
+            return
+        self._finish(request)
         if sent:
             # A server that is silent for so long is no better than one that is gone.
             error: ExchangeError = DeadlineError(f"{self.target}: no answer to {what} in time")
