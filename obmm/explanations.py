@@ -506,8 +506,7 @@ _EVERYWHERE: dict[str, tuple[Cause, ...]] = {
     "EFAULT": (_POINTER,),
     "EMFILE": (_c("vfs", "this process has no free descriptor", "raise RLIMIT_NOFILE or close regions"),),
     "EBADF": (_c("vfs", "the descriptor is closed or of another kind", "use an open device"),),
-    "ECONNRESET": (_c("design 4", "the emulator's server went away", "start the fabric again"),),
-    "EPIPE": (_c("design 4", "the emulator's server went away", "start the fabric again"),),
+    "ESHUTDOWN": (_c("design 4", "the emulator's server went away", "start the fabric again"),),
 }
 
 OPERATIONS: tuple[str, ...] = tuple(dict.fromkeys(operation for operation, _ in EXPLANATIONS))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from . import protocol
 from .model.calls import Action, Answer, KernelError, Unmap
 from .model.host import REGION_NODE
-from .model.structs import CMD_EXPORT, CMD_UNEXPORT
+from .model.structs import CMD_EXPORT, CMD_UNEXPORT, SHMDEV_UPDATE_RANGE
 from .protocol import Call, FileOperation, ProtocolError
 from .user_memory import CallMemory, NeedMemory
 
@@ -39,6 +39,7 @@ _NOT_KEPT = os.O_CREAT | os.O_EXCL | os.O_NOCTTY | os.O_TRUNC | os.O_CLOEXEC
 Reply = list[tuple[bytes, list[int]]]
 """Frames of an answer, each with the descriptors that travel with it."""
 
+_DONE: Reply = [(protocol.done(0), [])]
 _FOREIGN: Reply = [(protocol.foreign(), [])]
 
 
@@ -61,7 +62,8 @@ class Session:
         """The process's exit is over."""
         self._socket = connection
         self._process: Process | None = None
-        self._undo: Callable[[], object] | None = None
+        self._undo: Callable[[], Answer] | None = None
+        """Takes the last call back, should the client be unable to do its actions."""
         self._buffer = bytearray(_BUFFER)
         self._filled = 0
         self._handlers: dict[int, Callable[[int, tuple[int, ...], bytes | None], Reply]] = {
@@ -120,6 +122,8 @@ class Session:
         if handler is None:
             raise ProtocolError(f"unknown call {call}")
         self.calls += 1
+        if call != Call.UNDO:
+            self._undo = None
         self.busy = True
         try:
             frames = handler(file, arguments, payload)
@@ -243,6 +247,8 @@ class Session:
             finally:
                 if request in _MOVE_POOLS:
                     self.server.pools_moved()
+        if request == SHMDEV_UPDATE_RANGE:
+            self._undo = self.process.undo_update
         if not answer.actions:
             return [(protocol.done(answer.value, 0, memory.copy_back_address, memory.copy_back), [])]
         return protocol.with_actions(answer.value, answer.actions, memory.copy_back_address, memory.copy_back)
@@ -266,7 +272,7 @@ class Session:
             # the caller's kernel gave this address away: what was mapped there went without a word
             process.munmap(address, length)
         answer = process.mmap(served, address, length, prot, flags, offset)
-        self._undo = lambda: process.munmap(address, length)
+        self._undo = lambda: Answer(0, tuple(_without_unmap(process.munmap(address, length))))
         # MAP_FIXED replaces what it covers in one step: unmapping first would offer the addresses to other threads
         return protocol.with_actions(answer.value, _without_unmap(answer))
 
@@ -321,34 +327,31 @@ class Session:
 
     def _unprogram(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         self.host.unprogram(arguments[0])
-        return [(protocol.done(0), [])]
+        return _DONE
 
     def _chmod(self, _file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:
         mode, uid = arguments[:2]
         self._must_be_root(uid)
         self.host.chmod(_path(payload), mode & 0o7777)
-        return [(protocol.done(0), [])]
+        return _DONE
 
     def _chown(self, _file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:
         owner, group, uid = arguments[:3]
         self._must_be_root(uid)
         self.host.chown(_path(payload), owner, group)
-        return [(protocol.done(0), [])]
+        return _DONE
 
     def _must_be_root(self, uid: int) -> None:
         if self.server.kernel_uid(uid):
             raise KernelError(errno.EPERM, "VFS", f"uid {uid} may not change a device of root")
 
     def _take_back(self, _file: int, _arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
-        return [(protocol.done(0), [])]
+        return _DONE if self._undo is None else self._frames(self._undo())
 
     def _leave(self, _file: int, _arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         if self._process is not None and len(self._process.vmas):
             raise KernelError(errno.EBUSY, "9.5", "the process still has mappings")
-        return [(protocol.done(0), [])]
+        return _DONE
 
 
 def _without_unmap(answer: Answer) -> list[Action]:

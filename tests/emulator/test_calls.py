@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import itertools
 import mmap
 import os
 import select
@@ -17,6 +19,7 @@ from obmm._native import ffi, lib
 from obmm.abi import Request
 from obmm.emulator import Fabric
 
+from .children import Child
 from .node import MIB, VENDOR, Node, memory
 
 PAGE = 4096
@@ -202,3 +205,50 @@ def test_a_fabric_that_is_gone_is_ESHUTDOWN() -> None:
         with pytest.raises(OSError) as refused:
             node.query(1)
         assert refused.value.errno == errno.ESHUTDOWN
+
+
+def test_O10_no_room_for_a_split_leaves_rights_and_counters_as_they_were(fabric: Fabric, a: Node) -> None:
+    """The kernel's own limit of mappings per process: mprotect fails in the client, the server takes it back."""
+    mem_id = a.export().mem_id
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, *[ctypes.c_size_t] * 5]
+
+    def body() -> None:
+        mine = Node(fabric, "a")
+        fd = mine.open_region(mem_id)
+        start = mine.map(fd, 2 * MIB)
+        protections = itertools.cycle((mmap.PROT_READ, 0))
+        while libc.mmap(0, PAGE, next(protections), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0) != 2**64 - 1:
+            pass
+        with pytest.raises(OSError, match="memory"):
+            mine.own(fd, start + 8 * PAGE, 8 * PAGE, 0xD)
+        memory(start, 2 * MIB)[8 * PAGE : 8 * PAGE + 1] = b"w"
+        fabric.check()
+
+    with Child(body) as child:
+        region = fabric.status()["nodes"]["a"]["regions"][0]
+        assert child.finish() == 0
+        assert region["mappings"] >= 1
+    fabric.check()
+
+
+def test_an_mmap_without_a_free_descriptor_is_taken_back(fabric: Fabric, a: Node) -> None:
+    mem_id = a.export().mem_id
+
+    def body() -> None:
+        mine = Node(fabric, "a")
+        fd = mine.open_region(mem_id)
+        with contextlib.suppress(OSError):
+            while True:
+                os.dup(fd)
+        with pytest.raises(OSError, match="Too many open files"):
+            mine.map(fd, 2 * MIB)
+        with pytest.raises(OSError, match="Too many open files"):
+            mine.open_region(mem_id)
+        os.closerange(fd + 1, 200)
+        mine.unmap(mine.map(fd, 2 * MIB), 2 * MIB)
+
+    with Child(body) as child:
+        assert fabric.status()["nodes"]["a"]["regions"][0]["mappings"] == 0
+        assert child.finish() == 0

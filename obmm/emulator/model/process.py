@@ -14,7 +14,7 @@ from .commands import COMMANDS
 from .files import O_PATH, OpenFile
 from .memory import Memory
 from .structs import SHMDEV_UPDATE_RANGE, UPDATE_RANGE
-from .update_range import update_range
+from .update_range import Change, undo_update, update_range
 from .user_memory import UserPages
 from .vma import Vma, VmaList
 
@@ -36,6 +36,8 @@ class Process:
         self.mmap_lock = host.fabric.mutex()
         self.memory = UserPages(pid)
         """The process's own pages, for EXPORT_PID."""
+        self.last_update: tuple[Region, list[Change]]
+        """What the last UPDATE_RANGE changed, should the client not be able to follow."""
         self.stale: set[int] = set()
         """Pages that its client has to map anew with the next call: they were poisoned under it."""
         self.exported: dict[tuple[int, int], Memory] = {}
@@ -91,6 +93,11 @@ class Process:
                 raw = user.read(argument, UPDATE_RANGE.size)  # O1
                 return self._answer(0, update_range(self, file, raw))
             return self._answer(0, self._control(request, argument, user))
+
+    def undo_update(self) -> Answer:
+        """The client could not do what the last UPDATE_RANGE told it: rights and counters are as before (O10)."""
+        with self.host.fabric.lock:
+            return Answer(0, tuple(undo_update(self)))
 
     def _control(self, request: int, argument: int, user: UserMemory) -> list[Action]:
         host = self.host

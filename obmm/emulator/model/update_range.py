@@ -25,6 +25,9 @@ OPERATIONS = {0: NONE, 1: INVAL, 2: WB_INVAL, 3: WB_ONLY}
 INFER = 4
 CACHE_NORMAL, CACHE_NC, CACHE_DEVICE = 1, 2, 3
 
+Change = tuple[Vma, int, int, int]
+"""A piece, and its `prot`, `rights` and `may` before the call."""
+
 
 def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
     """Checks O2-O11 in order (O1 is the caller's); returns the new protections."""
@@ -47,7 +50,7 @@ def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
     if cache_ops > INFER:
         raise KernelError(errno.EINVAL, "O8", f"cache_ops {cache_ops}")
     explicit = OPERATIONS.get(cache_ops)
-    done: list[tuple[Vma, int, int, int]] = []
+    done: list[Change] = []
     with process.mmap_lock, region.mutex:
         try:
             address = start
@@ -67,16 +70,29 @@ def update_range(process: Process, file: OpenFile, raw: bytes) -> list[Action]:
             if address < end:
                 raise KernelError(errno.EFAULT, "O9", f"{address:#x} is not a mapping of this region")
         except KernelError:
-            for vma, prot, old, may in done:
-                _change(region, vma, old)
-                vma.prot, vma.may = prot, may
+            _restore(region, done)
             raise
         for vma, *_ in done:
             process.host.caches.acquire(vma)
+    process.last_update = region, done
     if process.host.faults.range_ineffective:
         return []
     protection = page_protection(rights)
     return joined(Protect(vma.start, vma.end - vma.start, protection) for vma, *_ in done)
+
+
+def undo_update(process: Process) -> list[Action]:
+    """Take the last UPDATE_RANGE back: the client's kernel could not split the mapping (O10)."""
+    region, done = process.last_update
+    with process.mmap_lock, region.mutex:
+        _restore(region, done)
+    return [Protect(vma.start, vma.end - vma.start, page_protection(vma.rights)) for vma, *_ in done]
+
+
+def _restore(region: Region, done: list[Change]) -> None:
+    for vma, prot, rights, may in done:
+        _change(region, vma, rights)
+        vma.prot, vma.may = prot, may
 
 
 def valid_state(mem_state: int) -> bool:
