@@ -143,7 +143,7 @@ class Client:
     def open(self, timeout: float) -> Future[None]:
         """Make the first connection; unlike later ones it is tried once."""
         first = self._first = Future()
-        self._connect(min(timeout, ATTEMPT_S))
+        self._connect(timeout)
         return first
 
     def request(self, message: Message, timeout: float) -> Future[Message]:
@@ -274,8 +274,8 @@ class Client:
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
-    def _connect(self, timeout: float = ATTEMPT_S) -> None:
-        self._timers.set("attempt", time.monotonic() + timeout)
+    def _connect(self, timeout: float = 3600.0) -> None:
+        self._timers.set("attempt", time.monotonic() + min(timeout, ATTEMPT_S))
         try:
             self._addresses = _resolve(self.target)
         except ExchangeError as error:
