@@ -83,7 +83,7 @@ def test_drafts_see_drafts_and_a_rejected_one_is_taken_back() -> None:
 
 def test_condition_4_a_lost_history_is_noticed() -> None:
     history = History(4)
-    with pytest.raises(ObmmArgumentError, match="goes on at 128, its history ends at 0"):
+    with pytest.raises(ObmmArgumentError, match="'moved here' is at 0, not at 128"):
         history.windows(["moved here"], [128])
 
 
@@ -118,6 +118,48 @@ def test_an_imported_history_cannot_be_rolled_back_past_what_came_along() -> Non
         history.rollback("r", 1)
     with pytest.raises(ObmmArgumentError, match="the last 2 token ids"):
         history.import_("r", ExportedHistory(50, (8,)))
+
+
+def test_batches_keep_the_same_books_as_single_calls() -> None:
+    random = np.random.default_rng(6)
+    one, many = History(4, max_rollback=5), History(4, max_rollback=5)
+    names = list(range(40))
+    for _ in range(60):
+        batch = random.permutation(names)[: random.integers(0, 40)].tolist()
+        pieces = [random.integers(-1, 1000, random.integers(0, 20)) for _ in batch]
+        counts = [int(random.integers(0, min(len(piece), 5) + 1)) for piece in pieces]
+        positions = [many.position(name) for name in batch]
+        many.extend_batch(
+            batch, np.concatenate([np.empty(0, np.int64), *pieces]), np.cumsum([0, *map(len, pieces)]), positions
+        )
+        many.rollback_batch(batch, counts)
+        for name, piece, count in zip(batch, pieces, counts, strict=True):
+            one.extend(name, piece)
+            one.rollback(name, count)
+        if random.random() < 0.3 and batch:
+            one.drop(batch[0])
+            many.drop(batch[0])
+        assert len(one) == len(many)
+        assert np.array_equal(one.windows(names), many.windows(names))
+        assert [one.position(name) for name in names] == [many.position(name) for name in names]
+
+
+def test_a_refused_batch_changes_nothing() -> None:
+    history = History(3)
+    history.extend("a", [1, 2, 3])
+    history.extend("b", [4])
+    for call in (
+        lambda: history.extend_batch(["a", "a"], [7, 8], [0, 1, 2]),
+        lambda: history.extend_batch(["a", "b"], [7, 8], [0, 1]),
+        lambda: history.extend_batch(["a", "b"], [7, 8], [0, 3, 2]),
+        lambda: history.extend_batch(["a", "c"], [7, 8], [0, 1, 2], [3, 1]),
+        lambda: history.rollback_batch(["a", "b"], [1, 2]),
+        lambda: history.rollback_batch(["a", "c"], [1, 0]),
+    ):
+        with pytest.raises(ObmmArgumentError):
+            call()
+        assert history.windows(["a", "b", "c"]).tolist() == [[3, 2], [4, -1], [-1, -1]]
+        assert "c" not in history
 
 
 def test_unknown_requests_are_refused_where_they_must_exist() -> None:
