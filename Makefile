@@ -128,18 +128,20 @@ conformance: setup ## the driver's rules and recorded answers on the emulator; w
 FUZZ_RUNS ?= 1000000
 
 .PHONY: fuzz
-fuzz: setup ## the parsers of the exchange, FUZZ_RUNS (1,000,000) executions; coverage-guided where atheris installs
+fuzz: setup ## the emulator's socket and the parsers of the exchange, FUZZ_RUNS (1,000,000) executions of each of these
 	@echo "== fuzz, $(FUZZ_RUNS) executions"
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check 'atheris>=2.3' \
 		|| echo "atheris does not install here: the coverage-blind fuzzer runs"
 	@$(BIN)/python -m tests.fuzz.run --runs $(FUZZ_RUNS)
+	@OBMM_FUZZ_ROUNDS=$$(($(FUZZ_RUNS) / 100)) $(BIN)/python -m pytest -q --timeout=0 tests/hardship/test_socket_fuzz.py
 
 SOAK_SECONDS ?= 3600
 
 .PHONY: soak
-soak: setup ## random faults for SOAK_SECONDS (3600): no wrong byte, no growth
+soak: setup ## random faults and deaths for SOAK_SECONDS (3600) each: no wrong byte, no growth, no broken invariant
 	@echo "== soak, $(SOAK_SECONDS) s"
 	@$(BIN)/python tests/prefetch/soak.py --seconds $(SOAK_SECONDS)
+	@OBMM_STORM_SECONDS=$$(($(SOAK_SECONDS) / 2)) $(BIN)/python -m pytest -q tests/hardship/test_storm.py
 
 .PHONY: clean
 clean: ## remove everything that was built

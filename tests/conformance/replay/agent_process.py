@@ -88,6 +88,8 @@ def work(agent: Agent, control: socket.socket) -> None:
             os.execv("/bin/sleep", ["sleep", "600"])
         elif op == "exit":
             os._exit(0)
+        elif op == "run":
+            result = _run(agent, given)
         elif op == "where":
             at, length = agent.mappings[given["map"]]
             result = {"address": at, "length": length}
@@ -97,6 +99,19 @@ def work(agent: Agent, control: socket.socket) -> None:
             except Exception as error:
                 result = {"failure": f"{type(error).__name__}: {error}"}
         control.send(json.dumps(result).encode())
+
+
+def _run(agent: Agent, order: dict[str, Any]) -> dict[str, Any]:
+    """A function of another test, inside this process."""
+    import importlib
+    import traceback
+
+    try:
+        function = getattr(importlib.import_module(order["module"]), order["function"])
+        result: dict[str, Any] = function(agent, order)
+    except Exception:
+        result = {"failure": traceback.format_exc()}
+    return result
 
 
 if __name__ == "__main__":

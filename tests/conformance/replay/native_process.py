@@ -54,6 +54,14 @@ class NativeProcess:
         result: Step = json.loads(data)
         return result
 
+    def poll(self) -> Step | None:
+        """The result of what was started, if it is there already."""
+        self._control.settimeout(0)
+        try:
+            return self.join()
+        except BlockingIOError:
+            return None
+
     def fork(self) -> NativeProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
