@@ -230,6 +230,8 @@ def launch(
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            # who outlives its starter must not hold the starter's pipes open; its log says what there is to say
+            stderr=subprocess.DEVNULL if outlive else None,
             start_new_session=True,
             cwd="/",
         )

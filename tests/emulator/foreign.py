@@ -16,7 +16,7 @@ def compile_program(name: str, folder: Path, *flags: str) -> Path:
     sources = [FOREIGN / f"{name}.c", FOREIGN / "mem.c"]
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-I", ROOT / "native"]
     done = subprocess.run(
-        [*command, "-o", program, *sources, "-pthread", *flags], capture_output=True, text=True, timeout=60
+        [*command, "-o", program, *sources, *flags, "-pthread"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     return program

@@ -15,7 +15,7 @@ from obmm import emulator
 from obmm.emulator import Fabric
 from obmm.emulator.program import ProgramError, check_program, environment
 
-from .foreign import compile_program
+from .foreign import ROOT, compile_program
 from .node import CNA, EID
 
 
@@ -61,6 +61,16 @@ def test_program(fabric: Fabric, folder: Path, name: str) -> None:
 def test_program_built_with_fortify(fabric: Fabric, folder: Path) -> None:
     program = compile_program("loopback", folder, "-O2", "-D_FORTIFY_SOURCE=2", "-D_FILE_OFFSET_BITS=64")
     assert finish(start(fabric, "b", program)) == "loopback ok\n"
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_client_from_many_threads_under_sanitizers(fabric: Fabric, folder: Path, sanitizer: str) -> None:
+    native = [str(path) for room in ("core", "emulator") for path in sorted((ROOT / "native" / room).glob("*.c"))]
+    program = compile_program("threads", folder, "-g", f"-fsanitize={sanitizer}", *native)
+    # the shadow memory of older runtimes lies where randomised addresses may be
+    fixed = ["setarch", "-R"] if not subprocess.run(["setarch", "-R", "true"], check=False).returncode else []
+    done = subprocess.run([*fixed, program, fabric.socket], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("threads ok\n", 0), done.stderr
 
 
 def test_server_and_client_on_two_nodes(fabric: Fabric, folder: Path) -> None:
