@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that open paths and end descriptors. */
-#include <dirent.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -122,32 +121,6 @@ EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream)
 
 	preload_find(AT_FDCWD, path, &found);
 	return NEXT(freopen)(found.file, mode, stream);
-}
-
-EXPORT DIR *opendir(const char *path)
-{
-	struct preload_path found;
-
-	preload_find(AT_FDCWD, path, &found);
-	return NEXT(opendir)(found.file);
-}
-
-EXPORT int scandir(const char *path, struct dirent ***names, int (*select)(const struct dirent *),
-		   int (*compare)(const struct dirent **, const struct dirent **))
-{
-	struct preload_path found;
-
-	preload_find(AT_FDCWD, path, &found);
-	return NEXT(scandir)(found.file, names, select, compare);
-}
-
-EXPORT int scandir64(const char *path, struct dirent64 ***names, int (*select)(const struct dirent64 *),
-		     int (*compare)(const struct dirent64 **, const struct dirent64 **))
-{
-	struct preload_path found;
-
-	preload_find(AT_FDCWD, path, &found);
-	return NEXT(scandir64)(found.file, names, select, compare);
 }
 
 EXPORT int chdir(const char *path)

@@ -60,6 +60,13 @@ static int starts(const char *path, const char *prefix)
 	return !strncmp(path, prefix, strlen(prefix));
 }
 
+static int under(const char *path, const char *folder)
+{
+	size_t length = strlen(folder);
+
+	return !strncmp(path, folder, length) && (!path[length] || path[length] == '/');
+}
+
 static int is_device(const char *path)
 {
 	static const char control[] = "/dev/obmm", region[] = "/dev/obmm_shmdev";
@@ -76,7 +83,7 @@ static int is_device(const char *path)
 
 static int belongs_to_node(const char *path, const char *disk)
 {
-	struct stat st;
+	struct stat st, here;
 
 	for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++) {
 		const char *rest = path + strlen(ours[i]);
@@ -85,8 +92,10 @@ static int belongs_to_node(const char *path, const char *disk)
 		if (starts(path, ours[i]) && (!*rest || *rest == '/' || isdigit((unsigned char)*rest)))
 			return 1;
 	}
-	/* a text that the node has beside this machine's, such as /proc/devices: folders stay the machine's */
-	return !raw_fstatat(AT_FDCWD, disk, &st, AT_SYMLINK_NOFOLLOW) && !S_ISDIR(st.st_mode);
+	/* a text that the node has beside this machine's, such as /proc/devices; a folder only if the machine has none */
+	if (raw_fstatat(AT_FDCWD, disk, &st, AT_SYMLINK_NOFOLLOW))
+		return 0;
+	return !S_ISDIR(st.st_mode) || raw_fstatat(AT_FDCWD, path, &here, 0);
 }
 
 void preload_find(int dirfd, const char *path, struct preload_path *found)
@@ -96,17 +105,17 @@ void preload_find(int dirfd, const char *path, struct preload_path *found)
 
 	found->place = PLACE_ELSEWHERE;
 	found->file = path;
-	found->out[0] = 0;
+	found->out[0] = found->disk[0] = 0;
 	if (!path || !*path)
 		return;
 	if (*path != '/' && base(dirfd, found->out))
 		goto out;
 	if (append(found->out, path))
 		goto out;
-	if (!starts(found->out, "/dev/") && !starts(found->out, "/sys/") && !starts(found->out, "/proc/"))
+	if (!under(found->out, "/dev") && !under(found->out, "/sys") && !under(found->out, "/proc"))
 		goto out;
 	sys = preload_node();
-	found->disk[0] = 0; /* no node: ENOENT, never this machine's own driver instead */
+	/* without a node `disk` stays empty: ENOENT, never this machine's own driver instead */
 	if (sys && strlen(sys->root) + strlen(found->out) < PATH_MAX)
 		strcpy(stpcpy(found->disk, sys->root), found->out);
 	if (is_device(found->out))

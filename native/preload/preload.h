@@ -41,7 +41,8 @@ enum preload_place {
 /*
  * Where `path` (relative to dirfd as in openat) leads on the emulated machine.
  * DEVICE: `out` is the device's path.  DEVICE and TREE: `file` is the file on
- * disk that stands for it.
+ * disk that stands for it.  ELSEWHERE below /dev, /sys and /proc: `disk` is
+ * where the node's own would be.
  */
 struct preload_path {
 	enum preload_place place;

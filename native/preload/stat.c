@@ -291,18 +291,38 @@ EXPORT int fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags
 	return NEXT(fchownat)(dirfd, found.file, uid, gid, flags);
 }
 
+/* What /proc/self/fd says of an open file of the node: its device, not the socket that stands for it. */
+static ssize_t descriptor_link(const char *path, char *out, size_t size)
+{
+	static const char folder[] = "/proc/self/fd/";
+	char device[64], *end;
+	size_t length;
+	long fd;
+
+	if (strncmp(path, folder, strlen(folder)))
+		return -1;
+	fd = strtol(path + strlen(folder), &end, 10);
+	if (*end || !device_of(fd, device, sizeof(device)))
+		return -1;
+	length = strlen(device) < size ? strlen(device) : size;
+	memcpy(out, device, length);
+	return length;
+}
+
 EXPORT ssize_t readlink(const char *path, char *out, size_t size)
 {
 	struct preload_path found;
+	ssize_t length = descriptor_link(path, out, size);
 
-	return NEXT(readlink)(FOUND(AT_FDCWD, path), out, size);
+	return length >= 0 ? length : NEXT(readlink)(FOUND(AT_FDCWD, path), out, size);
 }
 
 EXPORT ssize_t readlinkat(int dirfd, const char *path, char *out, size_t size)
 {
 	struct preload_path found;
+	ssize_t length = descriptor_link(path, out, size);
 
-	return NEXT(readlinkat)(dirfd, FOUND(dirfd, path), out, size);
+	return length >= 0 ? length : NEXT(readlinkat)(dirfd, FOUND(dirfd, path), out, size);
 }
 
 /* The file on disk is the node's business: the answer is a path of the emulated machine. */

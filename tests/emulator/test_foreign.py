@@ -96,9 +96,14 @@ def test_several_programs_at_once_on_different_nodes(fabric: Fabric, folder: Pat
 
 
 def test_shell_tools_see_the_nodes_files(fabric: Fabric) -> None:
-    text = finish(start(fabric, "a", "sh", "-c", "stat -c %F /dev/obmm && cat /proc/devices && test -c /dev/obmm"))
-    assert text.startswith("character special file\n")
-    assert "OBMM_SHMDEV" in text
+    script = "stat -c %F /dev/obmm; test -c /dev/obmm && echo yes; grep OBMM /proc/devices; ls /dev | grep -x obmm; ls -d /dev/ob*"
+    assert finish(start(fabric, "a", "sh", "-c", script)).splitlines() == [
+        "character special file",
+        "yes",
+        "511 OBMM_SHMDEV",
+        "obmm",
+        "/dev/obmm",
+    ]
 
 
 def test_python_program_opens_the_driver_through_the_library(fabric: Fabric) -> None:

@@ -2,6 +2,7 @@
 /* What programs do with descriptors and paths: close them all, replace them, exec, walk folders. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -32,6 +33,35 @@ static void daemon_style(void)
 	closefrom(3);
 }
 
+static int is_region(const struct dirent *entry)
+{
+	return !strncmp(entry->d_name, "obmm_shmdev", 11);
+}
+
+/* Folders that this machine has too show both machines' entries. */
+static void names(uint64_t id)
+{
+	struct dirent **list, *entry;
+	int nulls = 0, controllers = 0;
+	glob_t found;
+	DIR *dir;
+
+	CHECK(scandir("/dev", &list, is_region, alphasort) >= 1);
+	CHECK(!glob("/dev/obmm_shmdev*", 0, NULL, &found) && found.gl_pathc >= 1);
+	CHECK(strtoull(found.gl_pathv[0] + strlen("/dev/obmm_shmdev"), NULL, 10) <= id);
+	globfree(&found);
+	CHECK(!glob("/sys/devices/ub_bus_controller*/*/eid", 0, NULL, &found) && found.gl_pathc == 1);
+	globfree(&found);
+	dir = opendir("/dev");
+	while ((entry = readdir(dir)))
+		nulls += !strcmp(entry->d_name, "null");
+	CHECK(!closedir(dir) && nulls == 1);
+	dir = fdopendir(open("/sys/devices", O_RDONLY | O_DIRECTORY));
+	while ((entry = readdir(dir)))
+		controllers += !strcmp(entry->d_name, "ub_bus_controller0");
+	CHECK(!closedir(dir) && controllers == 1);
+}
+
 static void paths(uint64_t id)
 {
 	char text[64], link[512], folder[128];
@@ -51,6 +81,7 @@ static void paths(uint64_t id)
 	CHECK(!chdir("/") && !access("dev/obmm", R_OK) && !stat("dev/../dev//./obmm", &st) && S_ISCHR(st.st_mode));
 	dir = open("/sys", O_RDONLY | O_DIRECTORY);
 	CHECK(dir >= 0 && !faccessat(dir, "devices/obmm", F_OK, 0) && !close(dir));
+	names(id);
 	CHECK(realpath("/dev/./obmm", link) && !strcmp(link, "/dev/obmm"));
 	CHECK(!mem_attribute(id, "export_info/memory_from_user", text, sizeof(text)) && !strcmp(text, "0"));
 	REFUSED(mem_attribute(999, "size", text, sizeof(text)), ENOENT);
@@ -62,7 +93,7 @@ int main(int argc, char **argv)
 	struct epoll_event event = { .events = EPOLLIN };
 	struct mem_desc desc;
 	int fd, epoll, status;
-	char number[16];
+	char number[16], link[64];
 	uint64_t id;
 	char *map;
 	pid_t child;
@@ -84,6 +115,8 @@ int main(int argc, char **argv)
 	CHECK(!munmap(map, 2UL << 20));
 
 	fd = mem_open(id, O_RDWR);
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	CHECK(readlink(link, number, sizeof(number)) > 9 && !strncmp(number, "/dev/obmm", 9));
 	epoll = epoll_create1(0);
 	REFUSED(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), EPERM);
 	snprintf(number, sizeof(number), "%d", fd);
