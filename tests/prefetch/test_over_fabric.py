@@ -351,6 +351,37 @@ def serve(device: str, control: Connection) -> None:
             control.recv()
 
 
+def test_memory_that_goes_while_gathers_run_ends_in_errors_only(fabric: emulator.Fabric, tables: Published) -> None:
+    """Every step is whole and right, or zeros with a status; the process lives and nothing hangs."""
+    random = np.random.default_rng(13)
+    with EngramPrefetcher(tables.store, WANTED, 64, deadlines=LONG) as prefetcher:
+        killer = threading.Timer(0.2, fabric.inject, ("a", "revoke"), {"mem_id": tables.region.mem_id})
+        killer.start()
+        good = 0
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            ids = random_ids(random, 64)
+            try:
+                prefetcher.begin(ids, 64)
+            except RemoteMemoryError:
+                break  # the content version could not be read any more
+            prefetcher.start()
+            got = [prefetcher.consume(layer.layer_id) for layer in LAYERS]
+            for layer, layer_ids, rows in zip(LAYERS, ids, got, strict=True):
+                expected = content(layer.layer_id, layer_ids, 2) if rows.status is RowsStatus.OK else 0
+                assert np.array_equal(rows.buffer, np.broadcast_to(expected, rows.buffer.shape))
+            if any(rows.status is RowsStatus.FAILED for rows in got):
+                with pytest.raises(RemoteMemoryError, match="SIGBUS"):
+                    prefetcher.drain()
+                break
+            prefetcher.drain()
+            good += 1
+        else:
+            pytest.fail("the memory never went")
+        killer.join()
+        assert good > 0
+
+
 # --- closing (acceptance 11) --------------------------------------------------------------------------------------
 
 
