@@ -38,6 +38,13 @@ def _builder(
     )
 
 
+def _signs_certificates() -> x509.KeyUsage:
+    others = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    return x509.KeyUsage(
+        key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False, **dict.fromkeys(others, False)
+    )
+
+
 @dataclass
 class Authority:
     """A certificate authority in a folder."""
@@ -50,6 +57,7 @@ class Authority:
         certificate = (
             _builder(self.name, self.name, self.key.public_key(), DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_signs_certificates(), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False)
             .sign(self.key, hashes.SHA256())
         )
