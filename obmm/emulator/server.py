@@ -128,6 +128,9 @@ class Server:
         self.fabric.close()
         for tree in self._trees.values():
             tree.close()
+        os.close(self._spare)
+        self._wakeup.close()
+        self._alarm.close()
         self.directory.remove()
 
     def _accept(self) -> None:
