@@ -44,7 +44,7 @@ class EngramPool:
     pool that finds a table at one of its config's hosts imports it and reads it through the fabric.
 
     `device`: an open `obmm.Device` (default: ``obmm.open()``).  `credentials`: what `obmm.connect` and `obmm.serve` take,
-    ``{"key": path}``, ``{"tls": files}`` or ``{"plain": True}``.
+    ``{"key": path}``, ``{"tls": files}`` or ``{"plain": True}`` (default: the config's).
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class EngramPool:
         config.validate()
         self.config = config
         self._device = device
-        self._credentials = credentials or {}
+        self._credentials = config.credentials if credentials is None else credentials
         self._tables: dict[int, _Table] = {}
         self._served: set[str] = set()
         self._peers: list[obmm.Peer] = []

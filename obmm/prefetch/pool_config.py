@@ -18,7 +18,8 @@ class EngramPoolConfig:
 
     `hosts`, `ports`: the nodes that serve tables; one port for all hosts, or one each.  No hosts: this node only loads.
     `shard`, `chunk_size`: accepted for callers' sake; here a table lies where it was loaded, and readers cannot tell.
-    `num_prefetch_workers`: threads of a table's gather engine.
+    `num_prefetch_workers`: how many `batch_lookup_async` run at once.
+    `key_file`, `plain`: ours, what `obmm.connect` and `obmm.serve` need; `plain` works on loopback only.
     """
 
     hosts: list[str] = field(default_factory=lambda: ["localhost"])
@@ -34,6 +35,8 @@ class EngramPoolConfig:
     key_prefix: str = "engram"
     shard: str = "hash"
     chunk_size: int = 1
+    key_file: str | None = None
+    plain: bool = False
 
     @classmethod
     def from_server_args(cls, server_args: Any) -> Self:
@@ -67,8 +70,15 @@ class EngramPoolConfig:
                 raise _bad(f"port {port}", "use a TCP port")
         if self.shard not in ("hash", "range"):
             raise _bad(f"shard={self.shard!r}", 'use "hash" or "range"')
+        if self.plain and self.key_file:
+            raise _bad("plain=True and a key_file", "choose one")
         if not self.key_prefix or "/" in self.key_prefix:
             raise _bad(f"key_prefix={self.key_prefix!r}", "use a name without a slash")
+
+    @property
+    def credentials(self) -> dict[str, Any]:
+        """The arguments of `obmm.connect` that say how to authenticate."""
+        return {"plain": True} if self.plain else {"key": self.key_file} if self.key_file else {}
 
     @property
     def addresses(self) -> list[str]:

@@ -34,7 +34,7 @@ def config(**changes: Any) -> EngramPoolConfig:
 def serve(device: str, control: Connection) -> None:
     """Another process on node a: it loads the tables and serves them until told to stop."""
     with obmm.open(device) as opened:
-        pool = EngramPool(config(), device=opened, credentials={"plain": True})
+        pool = EngramPool(config(plain=True), device=opened)
         pool.initialize()
         pool.load_table(0, table(0))
         server = pool.serve()
@@ -165,6 +165,7 @@ def test_the_config_reads_server_arguments() -> None:
         {"ports": [70_000]},
         {"shard": "random"},
         {"key_prefix": "a/b"},
+        {"plain": True, "key_file": "x"},
     ],
 )
 def test_a_config_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
