@@ -16,12 +16,12 @@ from obmm.errors import ObmmError
 from obmm.rows.bound import BoundTable
 from obmm.rows.engine import GatherEngine
 
-_LOADS = 4096
+_CHASES, _LOADS = 8, 512
 _STEP_ROWS = 1536
 _BATCH_ROWS = 16384
 _BATCH_BYTES = 16 << 20
 _NEVER = (1 << 32) - 1
-_GAIN = 0.9  # a way has to be this much faster before it is taken over the default
+_GAIN = 0.8  # what a way must need of the default's time before it replaces it: less could be the neighbours' noise
 _WAKE_NS = 12_000.0
 
 
@@ -72,10 +72,13 @@ class Plan:
             lines.append("  not measured: defaults for this row size")
         ahead = f"{self.prefetch_bytes >> 10} KiB ahead" if self.prefetch_bytes else "none"
         order = "never" if self.order_rows == _NEVER else f"from {self.order_rows} rows"
+        pool = f"up to {self.threads} threads, one more for every {self.thread_rows} rows"
+        if self.thread_rows == _NEVER:
+            pool = "on the caller's thread"
         lines.append(
             f"  chosen: prefetch {ahead}; address order {order}{' with repeats read once' if self.dedupe else ''}; "
-            f"streaming stores from {self.stream_bytes >> 20} MiB of result; up to {self.threads} threads, one more for "
-            f"every {self.thread_rows} rows; background from {self.asynchronous_rows} rows"
+            f"streaming stores from {self.stream_bytes >> 20} MiB of result; {pool}; "
+            f"background from {self.asynchronous_rows} rows"
         )
         return "\n".join(lines)
 
@@ -115,7 +118,9 @@ def measure(bound: BoundTable, engine: GatherEngine) -> Plan:
     finally:
         bound.struct.totals = bound.totals
     single = by_threads[0][1]
-    threads = min(by_threads, key=lambda pair: pair[1] / (1.0 if pair[0] > 1 else _GAIN))[0]
+    threads, best = min(by_threads, key=lambda pair: pair[1])
+    if best > _GAIN * single:
+        threads = 1
     if threads == 1:
         tuning.thread_rows = _NEVER
     else:
@@ -167,8 +172,10 @@ def _choose_order(bound: BoundTable, defaults: _Tuning, in_order: float, ordered
         tuning.order_rows, tuning.order_row = defaults.order_rows, defaults.order_row
     elif ordered < _GAIN * in_order:
         tuning.order_rows, tuning.order_row = defaults.order_rows, 0
+    elif in_order < _GAIN * ordered:
+        tuning.order_rows, tuning.order_row = _NEVER, 0
     else:
-        tuning.order_rows, tuning.order_row = _NEVER, defaults.order_row
+        tuning.order_rows, tuning.order_row = defaults.order_rows, defaults.order_row
 
 
 def _of_tuning(plan: Plan, bound: BoundTable) -> Plan:
@@ -206,10 +213,13 @@ class _Meter:
         length = spec.end - spec.base_offset
         if length < 128:
             return 0.0
-        result = lib.obmm_probe_latency(self._bound.struct, length, _LOADS, self._next(), found, fault)
-        if result:
-            raise self._failed(result, fault)
-        return float(found[0])
+        best = float("inf")
+        for _ in range(_CHASES):
+            result = lib.obmm_probe_latency(self._bound.struct, length, _LOADS, self._next(), found, fault)
+            if result:
+                raise self._failed(result, fault)
+            best = min(best, float(found[0]))
+        return best
 
     def ns_per_row(self, rows: int, threads: int = 1, rounds: int = 3) -> float:
         found, outcome = ffi.new("double *"), ffi.new("struct obmm_outcome *")
