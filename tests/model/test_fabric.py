@@ -51,6 +51,24 @@ def test_undecoded_window_is_a_sigbus_and_import_does_not_mind(two):
     assert mapped.signal(store=True) == signal.SIGBUS
 
 
+def test_decoder_programmed_later_reaches_existing_mappings_with_the_next_call(two):
+    a, b = two
+    export = a.export(2 * PMD)
+    base = b.host.spec.controllers[0].windows[0].base
+    imported = b.import_(base, 2 * PMD).mem_id
+    mapped = b.map(imported, W, PMD, PMD)
+    mapped.update(R, end=4 * PAGE)
+    b.host.program(0x40A, export.tokenid, export.uba, 2 * PMD, address=base)
+    assert mapped.signal() == signal.SIGBUS
+    b.query(imported)
+    a.map(export.mem_id, W, 2 * PMD).store(PMD + 8, 9)
+    assert mapped.load(8) == 9
+    assert (mapped.signal(0, store=True), mapped.signal(4 * PAGE, store=True)) == (signal.SIGSEGV, 0)
+    b.host.unprogram(base)
+    b.query(imported)
+    assert mapped.signal() == signal.SIGBUS
+
+
 def test_9_9_missing_right_is_a_sigsegv(two):
     a, _ = two
     mapped = a.map(a.export().mem_id, W)

@@ -125,6 +125,18 @@ def test_Q12_update_range_of_a_non_cacheable_mapping_is_refused(two):
     mapped.file.release()
 
 
+def test_decoder_programmed_later_shows_the_memory_behind_it(two):
+    a, b = two
+    export = a.export()
+    a.map(export.mem_id, W).store(0, 3)
+    a.process.exit()
+    base = b.host.spec.controllers[0].windows[0].base
+    mapped = b.map(b.import_(base).mem_id, R)
+    b.host.program(0x40A, export.tokenid, export.uba, PMD, address=base)
+    b.query(1)
+    assert mapped.load() == 3
+
+
 def test_early_eviction_writes_dirty_lines_back_over_somebody_elses_data(two):
     a, b = two
     exported, imported = reach(a, b)

@@ -31,6 +31,9 @@ class CoherentCaches:
     def flush(self, region: Region, offset: int, length: int, operation: int) -> None:
         """Write back or drop lines of a part of `region`."""
 
+    def drop(self, region: Region, offset: int, length: int) -> None:
+        """What is behind a part of `region` has changed: no line of it is worth keeping."""
+
     def tick(self) -> None:
         """A driver call on this host."""
 

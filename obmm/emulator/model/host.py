@@ -25,7 +25,7 @@ from .physical import PhysicalMap
 from .pool import Pool
 from .preimport import Preimport
 from .process import Process
-from .region import ExportRegion, Region
+from .region import ExportRegion, ImportRegion, Region
 from .resources import RangeList
 from .strict_caches import StrictCaches
 from .structs import MAX_LOCAL_NODES, MAX_MEM_ID
@@ -300,12 +300,26 @@ class Host:
                 else:
                     raise KernelError(errno.ENOSPC, "22.3", f"no {kind} window has {length:#x} free bytes")
             self.decoder.add(Entry(address, length, dcna, tokenid, uba))
+            self._decoder_changed(address, length)
             return address
 
     def unprogram(self, address: int) -> None:
         """Forget the decoder entry that starts at `address` (ENOENT when there is none)."""
         with self.fabric.lock:
-            self.decoder.remove(address)
+            self._decoder_changed(address, self.decoder.remove(address).length)
+
+    def _decoder_changed(self, pa: int, length: int) -> None:
+        """Mappings of imports at [pa, pa + length) show something else from their process's next call on."""
+        if not self.imports.overlaps(pa, pa + length):
+            return
+        for process in self.processes.values():
+            for vma in process.vmas:
+                if isinstance(vma.region, ImportRegion):
+                    shift = vma.start - vma.region.pa - vma.offset
+                    start, end = max(vma.start, pa + shift), min(vma.end, pa + length + shift)
+                    if start < end:
+                        self.caches.drop(vma.region, vma.offset + start - vma.start, end - start)
+                        process.stale.append((start, end))
 
     # --- regions ------------------------------------------------------------------------------------
 

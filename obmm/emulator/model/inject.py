@@ -94,8 +94,10 @@ def _poison(host: Host, mem_id: int, offset: int) -> None:
     if isinstance(region.memory, SegmentedMemory) and not host.fabric.topology.strict:
         return
     for view in host.fabric.views(region):
-        for start in range(max(low, view.offset), min(high, view.offset + view.length), PAGE):
-            view.process.stale.add(view.address + start - view.offset)
+        start, end = max(low, view.offset), min(high, view.offset + view.length)
+        if start < end:
+            at = view.address - view.offset
+            view.process.stale.append((at + start, at + end))
 
 
 def _export(host: Host, mem_id: int) -> ExportRegion:

@@ -7,7 +7,6 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from ..topology import PAGE
 from . import mapping, vfs
 from .calls import Action, Answer, KernelError, UserMemory
 from .commands import COMMANDS
@@ -38,8 +37,8 @@ class Process:
         """The process's own pages, for EXPORT_PID."""
         self.last_update: tuple[Region, list[Change]]
         """What the last UPDATE_RANGE changed, should the client not be able to follow."""
-        self.stale: set[int] = set()
-        """Pages that its client has to map anew with the next call: they were poisoned under it."""
+        self.stale: list[tuple[int, int]] = []
+        """Addresses that its client has to map anew with the next call: what is behind them has changed."""
         self.exported: dict[tuple[int, int], Memory] = {}
         """Memory that took the place of own pages [start, end) when they were exported."""
         self.pending: list[Action] = []
@@ -120,14 +119,14 @@ class Process:
         return []
 
     def _answer(self, value: int, actions: list[Action]) -> Answer:
-        """A call has succeeded; stale pages are mapped anew with it."""
+        """A call has succeeded; stale addresses are mapped anew with it."""
         caches = self.host.caches
         caches.tick()
         actions = [*self.pending, *actions]
         self.pending.clear()
-        for page in self.stale:
-            for vma in self.vmas.overlapping(page, page + PAGE):
-                actions += caches.map_actions(vma, page, page + PAGE)
+        for start, end in self.stale:
+            for vma in self.vmas.overlapping(start, end):
+                actions += caches.map_actions(vma, max(vma.start, start), min(vma.end, end))
         self.stale.clear()
         return Answer(value, tuple(actions))
 

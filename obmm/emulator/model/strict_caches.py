@@ -67,6 +67,12 @@ class StrictCaches:
             for low, high in self._readable(region, offset, end):
                 self._fill(region, low, high)
 
+    def drop(self, region: Region, offset: int, length: int) -> None:
+        """What is behind a part of `region` has changed: no line of it is worth keeping."""
+        copy = self._copies.get(region)
+        if copy is not None:
+            copy.cached.discard(offset, offset + length)
+
     def evict(self, pages: int = 1) -> None:
         """`pages` random cached pages lose their lines early, dirty ones by write-back."""
         for _ in range(pages):
