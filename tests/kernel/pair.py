@@ -12,7 +12,7 @@ from .machine import Machine
 from .packages import Archive
 
 FABRIC_MIB = 64
-LIMIT_S = 240.0
+LIMIT_S = 300.0
 #: QEMU drops atomicity where it sees one possible processor; the other guest is the second.
 CPUS = "1,maxcpus=2"
 

@@ -29,7 +29,9 @@ TABLE_REGION = 6 * MIB  # with its header, in whole 2 MiB
 MAIL_BYTES = 2 * MIB
 MAIL_PORT = 13858
 ROUNDS = 200
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
+#: Short, so that B notices a death soon; long enough for a busy machine to renew in time.
+TERM_S = 8.0
 KEY = Path("/tmp/cluster.key")
 SECRET = bytes(range(32))
 OBMM = [sys.executable, "-m", "obmm.cli.main"]
@@ -83,7 +85,7 @@ def _lend(base: int) -> bool:
         letters = mail.map("rw", cache="nc")
         letters.store("<u8", TO_A, 0)
         letters.store("<u8", TO_B, 0)
-        with obmm.serve({"mail": mail}, key=KEY, port=MAIL_PORT, term_s=2.0, journal="/tmp/mail.journal"):
+        with obmm.serve({"mail": mail}, key=KEY, port=MAIL_PORT, term_s=TERM_S, journal="/tmp/mail.journal"):
             _answer(letters)
             print("A: ready to die", flush=True)
             time.sleep(PATIENCE_S)
