@@ -32,6 +32,10 @@ class PeerHealth:
         self._metrics = metrics
         self._probe: tuple[Ticket, float] | None = None
 
+    def __str__(self) -> str:
+        state = self._breaker.state
+        return "asking the peer" if state is BreakerState.CLOSED else f"not asking the peer: {self._breaker.reason}"
+
     def succeeded(self) -> None:
         self._breaker.succeeded()
 

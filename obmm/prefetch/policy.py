@@ -35,3 +35,7 @@ class Policy:
                 "Engram specification 11.2",
             )
         return cls("retry" in chain, "local" in chain, "zero" in chain)
+
+    def __str__(self) -> str:
+        chain = ["retry"] * self.retry + ["local"] * self.local + ["zero" if self.zero else "raise"]
+        return ", ".join(chain)

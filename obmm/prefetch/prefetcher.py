@@ -337,6 +337,14 @@ class EngramPrefetcher:
     ) -> None:
         self.close(force=error is not None)
 
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<EngramPrefetcher closed>"
+        return (
+            f"<EngramPrefetcher {len(self._layers)} layers, {self._max_tokens} tokens, depth {self._depth}, "
+            f"policy {self._policy}, {self._health}, over {self._store!r}>"
+        )
+
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _check_alive(self) -> None:

@@ -270,6 +270,8 @@ def test_raise_discards_the_step_and_then_stops_asking(tables: Published) -> Non
 def test_zero_goes_on_without_the_rows(tables: Published) -> None:
     ids = random_ids(np.random.default_rng(5), 8)
     with EngramPrefetcher(tables.store, WANTED, 8, policy=("retry", "zero"), deadlines=LONG) as prefetcher:
+        assert "policy retry, zero, asking the peer" in repr(prefetcher)
+        assert "emulator" in repr(prefetcher)
         tables.take_away()
         for _ in range(5):
             prefetcher.begin(ids, 8)
@@ -279,6 +281,7 @@ def test_zero_goes_on_without_the_rows(tables: Published) -> None:
                 assert rows.status is RowsStatus.ZEROED
                 assert not rows.buffer.any()
             prefetcher.drain()
+        assert "not asking the peer: 3 failed gathers in a row" in repr(prefetcher)
 
 
 def test_local_goes_on_with_the_replica(tables: Published) -> None:
