@@ -230,7 +230,8 @@ def test_revocation_is_told_with_its_deadline(start: Start, join: Join) -> None:
     poll = select.poll()
     poll.register(lease.fileno(), select.POLLIN)
     assert poll.poll(0) == []
-    threading.Thread(target=lambda: server.revoke("table", timeout=20)).start()
+    revoking = threading.Thread(target=lambda: server.revoke("table", timeout=20))
+    revoking.start()
     assert poll.poll(5000)
     assert lease.status is LeaseStatus.REVOKED
     assert not lease.usable
@@ -241,6 +242,8 @@ def test_revocation_is_told_with_its_deadline(start: Start, join: Join) -> None:
     assert [(event.lease, event.status) for event in peer.events()] == [(lease, LeaseStatus.REVOKED)]
     assert select.select([peer], [], [], 0)[0] == []
     lease.release()
+    revoking.join(5)
+    assert not revoking.is_alive()
 
 
 def test_revoke_reports_who_did_not_release_and_can_be_called_again(start: Start, join: Join) -> None:
