@@ -57,7 +57,8 @@ struct obmm_engine {
 	unsigned int in_use;
 	unsigned int sleeping;
 	unsigned int running; /* worker threads that have not ended */
-	bool stopping;
+	bool joined;
+	_Atomic bool stopping;
 	_Atomic uint64_t submissions; /* what spinning workers watch */
 	_Atomic uint64_t guard_seen_ns; /* when the guard was last found in front */
 	uint64_t spin_ns;
@@ -378,7 +379,7 @@ int obmm_engine_create(unsigned int threads, uint64_t spin_ns, const int *cpus, 
 	}
 	if (result) {
 		engine->threads = engine->running;
-		obmm_engine_destroy(engine, -1);
+		obmm_engine_free(engine);
 		return result;
 	}
 	*out = engine;
@@ -398,16 +399,15 @@ static int wait_on(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct ti
 	return deadline ? pthread_cond_timedwait(cond, mutex, deadline) : pthread_cond_wait(cond, mutex);
 }
 
-int obmm_engine_destroy(struct obmm_engine *engine, int64_t timeout_ns)
+int obmm_engine_stop(struct obmm_engine *engine, int64_t timeout_ns)
 {
 	struct timespec deadline = deadline_after(timeout_ns < 0 ? 0 : timeout_ns);
+	bool join;
 
-	if (is_inherited(engine)) {
-		free_engine(engine);
+	if (is_inherited(engine))
 		return 0;
-	}
 	pthread_mutex_lock(&engine->mutex);
-	engine->stopping = true;
+	atomic_store(&engine->stopping, true);
 	for (struct job *job = engine->head, *next; job; job = next) {
 		next = job->next;
 		abandon(engine, job);
@@ -419,16 +419,26 @@ int obmm_engine_destroy(struct obmm_engine *engine, int64_t timeout_ns)
 			return -ETIMEDOUT;
 		}
 	}
+	join = !engine->joined;
+	engine->joined = true;
 	pthread_mutex_unlock(&engine->mutex);
-	for (unsigned int i = 0; i < engine->threads; i++)
+	for (unsigned int i = 0; join && i < engine->threads; i++)
 		pthread_join(engine->workers[i].thread, NULL);
-	for (int i = 0; i < OBMM_TICKETS; i++)
-		pthread_cond_destroy(&engine->jobs[i].ended);
-	pthread_cond_destroy(&engine->work);
-	pthread_cond_destroy(&engine->exited);
-	pthread_mutex_destroy(&engine->mutex);
-	free_engine(engine);
 	return 0;
+}
+
+void obmm_engine_free(struct obmm_engine *engine)
+{
+	if (!is_inherited(engine)) {
+		if (obmm_engine_stop(engine, 1000000000))
+			return;
+		for (int i = 0; i < OBMM_TICKETS; i++)
+			pthread_cond_destroy(&engine->jobs[i].ended);
+		pthread_cond_destroy(&engine->work);
+		pthread_cond_destroy(&engine->exited);
+		pthread_mutex_destroy(&engine->mutex);
+	}
+	free_engine(engine);
 }
 
 unsigned int obmm_engine_threads(const struct obmm_engine *engine)
@@ -576,6 +586,8 @@ int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request
 
 	outcome->rows_read = 0;
 	outcome->rows_zero = 0;
+	if (atomic_load_explicit(&engine->stopping, memory_order_relaxed))
+		return outcome->status = -ESHUTDOWN;
 	outcome->status = guard_lost(engine, started) ? -EUNATCH : obmm_gather_check(request, outcome);
 	if (outcome->status == -ERANGE)
 		obmm_gather_count(request, outcome);
@@ -625,8 +637,10 @@ int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *re
 	}
 	pthread_mutex_lock(&engine->mutex);
 	if (OBMM_TICKETS - engine->in_use < n || !engine->threads || engine->stopping) {
+		int result = engine->stopping ? -ESHUTDOWN : -EAGAIN;
+
 		pthread_mutex_unlock(&engine->mutex);
-		return -EAGAIN;
+		return result;
 	}
 	for (unsigned int i = 0; i < n; i++) {
 		unsigned int useful = useful_threads(&requests[i], threads, engine->threads);

@@ -37,10 +37,17 @@ int obmm_engine_create(unsigned int threads, uint64_t spin_ns, const int *cpus, 
 
 /*
  * Abandon what is queued and end the workers.  -ETIMEDOUT when one did not come
- * back from a load in time: then the engine lives on, and destroy may be called
- * again.  timeout_ns < 0: wait for ever.
+ * back from a load in time: stop again later.  timeout_ns < 0: wait for ever.
+ * Tickets can still be waited for and released; gathers and submissions answer
+ * -ESHUTDOWN.
  */
-int obmm_engine_destroy(struct obmm_engine *engine, int64_t timeout_ns);
+int obmm_engine_stop(struct obmm_engine *engine, int64_t timeout_ns);
+
+/*
+ * Free an engine that nobody will call again; stops it first.  An engine with a
+ * worker that does not come back within a second is leaked instead.
+ */
+void obmm_engine_free(struct obmm_engine *engine);
 
 unsigned int obmm_engine_threads(const struct obmm_engine *engine);
 unsigned int obmm_engine_pinned(const struct obmm_engine *engine);

@@ -85,6 +85,55 @@ static struct obmm_engine *start(unsigned int workers, uint64_t spin_ns)
 	return engine;
 }
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+static const _Atomic int allocations; /* the sanitizers have the allocator */
+#else
+/* Every allocation of the process, whichever thread makes it. */
+static _Atomic int allocations;
+
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *old, size_t size);
+
+void *malloc(size_t size)
+{
+	atomic_fetch_add(&allocations, 1);
+	return __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size)
+{
+	atomic_fetch_add(&allocations, 1);
+	return __libc_calloc(n, size);
+}
+
+void *realloc(void *old, size_t size)
+{
+	atomic_fetch_add(&allocations, 1);
+	return __libc_realloc(old, size);
+}
+#endif
+
+static void a_gather_allocates_nothing(void)
+{
+	struct obmm_engine *engine = start(WORKERS, 0);
+	uint8_t *out = buffer();
+	struct obmm_request request = request_for(out, COUNT);
+	struct obmm_outcome outcome;
+	uint64_t ticket;
+	unsigned int bad;
+	int before = allocations;
+
+	for (unsigned int threads = 1; threads <= WORKERS; threads++) {
+		CHECK(obmm_engine_gather(engine, &request, threads, &outcome) == COUNT);
+		CHECK(!obmm_engine_submit(engine, &request, 1, threads, &outcome, &ticket, &bad));
+		CHECK(!obmm_ticket_wait(engine, ticket, -1) && !obmm_ticket_release(engine, ticket));
+	}
+	CHECK(allocations == before);
+	obmm_engine_free(engine);
+	free(out);
+}
+
 static void shared_gathers_are_right(void)
 {
 	uint8_t *out = buffer();
@@ -102,7 +151,7 @@ static void shared_gathers_are_right(void)
 			CHECK(outcome.threads >= 1 && outcome.threads <= (int)workers + 1);
 		}
 		CHECK(obmm_engine_in_use(engine) == 0);
-		CHECK(!obmm_engine_destroy(engine, -1));
+		obmm_engine_free(engine);
 	}
 	free(out);
 }
@@ -130,7 +179,7 @@ static void tickets_end_in_any_order_of_waiting(void)
 		free(requests[i].out);
 	}
 	CHECK(obmm_engine_in_use(engine) == 0);
-	CHECK(!obmm_engine_destroy(engine, -1));
+	obmm_engine_free(engine);
 }
 
 static void a_bad_id_queues_nothing(void)
@@ -148,7 +197,7 @@ static void a_bad_id_queues_nothing(void)
 	CHECK(bad == 1 && outcomes[1].bad_index == 1 && outcomes[1].bad_id == ROWS);
 	CHECK(obmm_engine_in_use(engine) == 0 && out[0] == 0);
 	CHECK(obmm_engine_gather(engine, &requests[1], 1, outcomes) == -ERANGE);
-	CHECK(!obmm_engine_destroy(engine, -1));
+	obmm_engine_free(engine);
 	free(out);
 }
 
@@ -173,7 +222,7 @@ static void a_displaced_guard_stops_gathers(void)
 	CHECK(obmm_engine_gather(engine, &request, 1, &outcome) == 10);
 	CHECK(totals.gathers == 1 && totals.ids == 10 && totals.rows_read == 10 && totals.cancelled == 0);
 	table.totals = NULL;
-	CHECK(!obmm_engine_destroy(engine, -1));
+	obmm_engine_free(engine);
 	free(out);
 }
 
@@ -191,7 +240,7 @@ static void tickets_run_out_with_an_answer(void)
 	for (int i = 0; i < OBMM_TICKETS; i++)
 		CHECK(!obmm_ticket_wait(engine, tickets[i], -1) && !obmm_ticket_release(engine, tickets[i]));
 	CHECK(!obmm_engine_submit(engine, &request, 1, 0, outcomes, &extra, &bad));
-	CHECK(!obmm_engine_destroy(engine, -1));
+	obmm_engine_free(engine);
 }
 
 static void faults_in_workers_end_the_gather_only(void)
@@ -227,7 +276,7 @@ static void faults_in_workers_end_the_gather_only(void)
 	CHECK(!obmm_guard_remove(slot));
 	munmap((void *)holed.base, (size_t)ROWS * ROW);
 	close(fd);
-	CHECK(!obmm_engine_destroy(engine, -1));
+	obmm_engine_free(engine);
 	free(out);
 }
 
@@ -260,7 +309,7 @@ static void an_abandoned_ticket_ends_cancelled(void)
 	}
 	CHECK(!obmm_ticket_release(engine, tickets[BUSY]));
 	CHECK(obmm_ticket_abandon(engine, tickets[0]) == -ESTALE);
-	CHECK(!obmm_engine_destroy(engine, -1));
+	obmm_engine_free(engine);
 	free(out);
 }
 
@@ -279,9 +328,15 @@ static void destroying_ends_what_is_queued(void)
 		for (int i = 0; i < JOBS; i++)
 			requests[i] = request_for(out + i * (COUNT / JOBS) * ROW, COUNT / JOBS);
 		CHECK(!obmm_engine_submit(engine, requests, JOBS, 0, outcomes, tickets, &bad));
-		CHECK(!obmm_engine_destroy(engine, 60 * SECOND));
+		CHECK(!obmm_engine_stop(engine, 60 * SECOND));
 		for (int i = 0; i < JOBS; i++)
 			CHECK(outcomes[i].status == 0 || outcomes[i].status == -ECANCELED);
+		for (int i = 0; i < JOBS; i++)
+			CHECK(!obmm_ticket_wait(engine, tickets[i], -1) && !obmm_ticket_release(engine, tickets[i]));
+		CHECK(obmm_engine_submit(engine, requests, 1, 0, outcomes, tickets, &bad) == -ESHUTDOWN);
+		CHECK(obmm_engine_gather(engine, requests, 1, outcomes) == -ESHUTDOWN);
+		CHECK(!obmm_engine_stop(engine, 0));
+		obmm_engine_free(engine);
 	}
 	free(out);
 }
@@ -311,7 +366,7 @@ static void a_republished_table_is_noticed_and_a_closed_one_refused(void)
 		obmm_gate_reopen(&gate);
 		CHECK(obmm_gate_inside(&gate) == 0);
 	}
-	CHECK(!obmm_engine_destroy(engine, -1));
+	obmm_engine_free(engine);
 	free(out);
 }
 
@@ -376,7 +431,7 @@ static void rows_of_two_generations_never_pass(void)
 	CHECK(!pthread_join(writer, NULL));
 	CHECK(passed && refused);
 	free(shelf);
-	CHECK(!obmm_engine_destroy(engine, -1));
+	obmm_engine_free(engine);
 	free(out);
 }
 #endif
@@ -395,7 +450,7 @@ static void in_the_child(void)
 	CHECK(obmm_engine_threads(inherited) == 0);
 	CHECK(obmm_engine_submit(inherited, &request, 1, 0, &outcome, &ticket, &bad) == -EOWNERDEAD);
 	CHECK(obmm_ticket_wait(inherited, ticket, -1) == -EOWNERDEAD);
-	CHECK(!obmm_engine_destroy(inherited, -1));
+	obmm_engine_free(inherited);
 	_exit(5);
 }
 
@@ -406,7 +461,7 @@ static void a_forked_child_does_not_wait_for_the_parents_threads(void)
 	inherited = start(WORKERS, 0);
 	status = in_child(in_the_child);
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5);
-	CHECK(!obmm_engine_destroy(inherited, -1));
+	obmm_engine_free(inherited);
 }
 
 static struct obmm_engine *crowded;
@@ -445,7 +500,7 @@ static void many_callers_share_the_workers(void)
 	for (int i = 0; i < 16; i++)
 		CHECK(!pthread_join(threads[i], NULL));
 	CHECK(obmm_engine_in_use(crowded) == 0);
-	CHECK(!obmm_engine_destroy(crowded, -1));
+	obmm_engine_free(crowded);
 }
 
 int main(void)
@@ -453,6 +508,7 @@ int main(void)
 	make_region();
 	CHECK(!obmm_guard_install());
 	a_forked_child_does_not_wait_for_the_parents_threads();
+	a_gather_allocates_nothing();
 	shared_gathers_are_right();
 	tickets_end_in_any_order_of_waiting();
 	a_bad_id_queues_nothing();

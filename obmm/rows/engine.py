@@ -41,7 +41,9 @@ class GatherEngine:
         result = lib.obmm_engine_create(threads, int(spin * 1e9), places, len(places), out)
         if result:
             raise ObmmError(-result, f"ENGINE: {threads} threads on cpus={places}: {os.strerror(-result)}")
-        self.pointer: Any = out[0]
+        # freed when nobody can call it any more: stores and tickets hold this object
+        self.pointer: Any = ffi.gc(out[0], lib.obmm_engine_free)
+        self._open = True
         # no lock: tickets come here from finalisers, which may run anywhere
         self._abandoned: deque[tuple[int, Any]] = deque()
         self._owner = os.getpid()
@@ -89,22 +91,19 @@ class GatherEngine:
 
         MappingBusyError when a worker does not come back from a load in time; then close again later.
         """
-        if self.pointer is None:
-            return
-        pointer, self.pointer = self.pointer, None
-        result = lib.obmm_engine_destroy(pointer, int(timeout * 1e9))
+        result = lib.obmm_engine_stop(self.pointer, int(timeout * 1e9))
         if result:
-            self.pointer = pointer
             raise MappingBusyError(
                 errno.EBUSY, f"ENGINE: a worker is still inside a load after {timeout} s; fix: close() again later"
             )
+        self._open = False
 
     def _check_open(self) -> None:
-        if self.pointer is None:
+        if not self._open:
             raise ClosedError.of(self)
 
     def __repr__(self) -> str:
-        if self.pointer is None:
+        if not self._open:
             return "<GatherEngine closed>"
         isa = ffi.string(lib.obmm_gather_isa()).decode()
         return f"<GatherEngine {self.threads} threads, {self.pinned} pinned, {isa}>"
@@ -118,7 +117,7 @@ def default_engine() -> GatherEngine:
     """The process's engine, made at first use; a forked child makes its own."""
     global _default
     with _default_lock:
-        if _default is None or _default.pointer is None or _default._owner != os.getpid():
+        if _default is None or not _default._open or _default._owner != os.getpid():
             _default = GatherEngine()
             atexit.register(_end_quietly, _default)
         return _default

@@ -17,7 +17,6 @@ from obmm.publishing import ContentVersion
 from obmm.rows.errors import refused
 
 _identities = itertools.count(1 << 32)
-_FOR_EVER = -1
 
 
 class LocalMemory:
@@ -58,6 +57,10 @@ class LocalMemory:
     @property
     def gates(self) -> list[Any]:
         return [self.gate]
+
+    @property
+    def segments(self) -> list[int]:
+        return [self.nbytes]
 
     @property
     def alive(self) -> bool:
@@ -102,6 +105,9 @@ class LocalMemory:
         self._guarded(lib.obmm_gated_copy_to, self.base + 44, ffi.from_buffer(page) + 44, 44, 0)
         version.end()
 
+    def refresh(self) -> None:
+        """Nothing to do: this host's caches are coherent."""
+
     def fault(self, what: str, address: int, kind: str, code: int) -> ObmmError:
         offset = address - self.address
         return RemoteMemoryError(
@@ -123,10 +129,10 @@ class LocalMemory:
         return view
 
     def close(self) -> None:
-        """Refuse further gathers; the buffer stays the caller's."""
+        """Refuse further gathers; the buffer stays the caller's.  MappingBusyError while gathers run."""
         if self._slot is None:
             return
-        if lib.obmm_gate_shut(self.gate, 30_000):
+        if lib.obmm_gate_shut(self.gate, 0):
             raise MappingBusyError(errno.EBUSY, f"{self.backend}: gathers are still running", operation="GATHER")
         guard.unregister(self._slot)
         self._slot = None

@@ -88,6 +88,10 @@ class MappedMemory:
         return [mapping._span.gate for mapping in self._mappings]
 
     @property
+    def segments(self) -> list[int]:
+        return [mapping.nbytes for mapping in self._mappings]
+
+    @property
     def alive(self) -> bool:
         return all(not m.closed and (m._lease is None or m._lease.usable) for m in self._mappings)
 
@@ -142,6 +146,10 @@ class MappedMemory:
         for mapping in reversed(self._mappings[1:]):
             mapping._write_back(mapping._low)
         first.publish()
+
+    def refresh(self) -> None:
+        for mapping in self._mappings:
+            mapping.refresh()
 
     def fault(self, what: str, address: int, kind: str, code: int) -> ObmmError:
         offset = address - self.address

@@ -30,6 +30,11 @@ class RowMemory(Protocol):
         ...
 
     @property
+    def segments(self) -> list[int]:
+        """Payload bytes of each mapping, in order."""
+        ...
+
+    @property
     def alive(self) -> bool:
         """False once closed, or once the lease is known to be lost.  Reads no remote memory."""
         ...
@@ -53,6 +58,9 @@ class RowMemory(Protocol):
 
     def commit(self, tables: int, manifest_sha256: bytes, manifest_bytes: int) -> None:
         """Owner side: describe the manifest in the header, write everything back, content version even."""
+
+    def refresh(self) -> None:
+        """Reader side: forget what is cached of an older publication."""
 
     def header_digest(self) -> bytes:
         """The manifest's SHA-256 in the header; zeros when unknown."""

@@ -105,6 +105,8 @@ class Requests:
             return memory.fault(what, fault.address, guard.fault_kind(fault.signo), fault.code)
         if status == -errno.ESTALE:
             return republished(spec.table_id, outcome.version)
+        if status == -errno.ESHUTDOWN:
+            return ClosedError.of("the gather engine")
         if status == -errno.EBADF:
             return ClosedError.of(f"the memory of table {spec.table_id!r}")
         if status == -errno.ECANCELED:

@@ -266,6 +266,7 @@ class RowStore:
         manifest = replace(
             self.manifest,
             generation=generation,
+            segments=tuple({"ordinal": i, "bytes": size} for i, size in enumerate(self._memory.segments)),
             canary={table_id: canary.sums(ids, self._read_rows(table_id, ids)) for table_id, ids in rows.items()},
             model={**self.manifest.model, **model},
         )
@@ -297,6 +298,23 @@ class RowStore:
     def healthy(self) -> bool:
         """Whether the memory is open and its lease good; reads no remote memory."""
         return self._memory.alive
+
+    def refresh(self, manifest: Manifest | bytes | str | dict[str, Any], *, verify: Verify = "canary") -> None:
+        """Reader side: go on with a new publication of the same tables.
+
+        What is cached of the old one is dropped first (Engram specification 10-18).  MappingBusyError while views live.
+        """
+        described = _manifest_of(manifest)
+        if self._is_subset or described.tables != self.manifest.tables:
+            raise refused("other tables than before, or a subset", "attach a new store", "5.4")
+        self._memory.check()
+        self._memory.refresh()
+        before, self.manifest = self.manifest, described
+        try:
+            self._verify(verify)
+        except BaseException:
+            self.manifest = before
+            raise
 
     def submit_probe(self) -> ProbeTicket:
         """Read the canary rows in the background; `result` raises when they are not the manifest's."""

@@ -73,18 +73,17 @@ class Ticket:
 
     def _wait(self, nanoseconds: int) -> bool:
         pointer = self._engine.pointer
-        result = -errno.EBADF if pointer is None else lib.obmm_ticket_wait(pointer, self._number, nanoseconds)
+        result = lib.obmm_ticket_wait(pointer, self._number, nanoseconds)
         if result == -errno.ETIMEDOUT:
             return False
         if result == -errno.EOWNERDEAD:
             raise ClosedError.of(self, "belongs to the parent process")
         self._open = False
-        if pointer is not None:
-            lib.obmm_ticket_release(pointer, self._number)
+        lib.obmm_ticket_release(pointer, self._number)
         return True
 
     def __del__(self) -> None:
-        if not getattr(self, "_open", False) or self._engine.pointer is None:
+        if not getattr(self, "_open", False):
             return
         result = lib.obmm_ticket_release(self._engine.pointer, self._number)
         if result == -errno.EBUSY:
@@ -108,6 +107,8 @@ def submit(engine: GatherEngine, requests: Requests, threads: int) -> list[Ticke
         result = lib.obmm_engine_submit(*arguments)
     if result == -errno.ERANGE:
         raise requests.failure(bad[0])
+    if result == -errno.ESHUTDOWN:
+        raise ClosedError.of(engine)
     if result == -errno.EOWNERDEAD:
         raise refused("submit() in a forked child", "make an engine and a store of its own", "11.3-11")
     if result:

@@ -50,7 +50,8 @@ def test_rows_published_on_one_node_are_gathered_on_another(
 ) -> None:
     spec = TableSpec("t", 5000, 264)
     with a.export_region("2MiB") as exported, exported.map("rw", cache=cache) as mapping:
-        manifest = publish(RowStore.attach(mapping, Manifest((spec,)), verify="none", engine=engine))
+        owner = RowStore.attach(mapping, Manifest((spec,)), verify="none", engine=engine)
+        manifest = publish(owner)
         with (
             b.import_region(exported.handle(cache=cache)) as imported,
             imported.map("r") as remote,
@@ -62,6 +63,16 @@ def test_rows_published_on_one_node_are_gathered_on_another(
             assert (store.gather("t", ids) == expected(ids, 264)).all()
             assert 0 < store.stats().rows <= 3016
             assert store.healthy()
+
+            owner.populate("t", expected([17], 264, salt=3), at=17)
+            with pytest.raises(StaleHandleError, match="being published"):
+                store.gather("t", ids)
+            second = owner.publish()
+            with pytest.raises(StaleHandleError, match="the manifest describes 2"):
+                store.refresh(manifest)
+            store.refresh(second)
+            assert (store.gather("t", [17, 18]) == [expected(17, 264, 3), expected(18, 264)]).all()
+            assert store.manifest.segments == ({"ordinal": 0, "bytes": exported.nbytes},)
 
 
 def test_a_row_may_cross_the_border_of_two_regions(a: Device, b: Device, engine: GatherEngine) -> None:

@@ -103,7 +103,8 @@ int obmm_gather_use(const char *isa);
 struct obmm_engine;
 int obmm_engine_create(unsigned int threads, uint64_t spin_ns, const int *cpus, unsigned int n_cpus,
 		       struct obmm_engine **engine);
-int obmm_engine_destroy(struct obmm_engine *engine, int64_t timeout_ns);
+int obmm_engine_stop(struct obmm_engine *engine, int64_t timeout_ns);
+void obmm_engine_free(struct obmm_engine *engine);
 unsigned int obmm_engine_threads(const struct obmm_engine *engine);
 unsigned int obmm_engine_pinned(const struct obmm_engine *engine);
 unsigned int obmm_engine_in_use(struct obmm_engine *engine);
