@@ -303,3 +303,71 @@ def test_18_logical_ummu_takes_empty_vendor_data(driver: Driver) -> None:
 def test_14_capability_comes_from_the_window(driver: Driver) -> None:
     assert driver.open(driver.import_(CC).mem_id).ok
     assert driver.open(driver.import_(NC).mem_id).errno == "EPERM"
+
+
+def test_10_low_memory_gives_the_free_part_back(machine: Machine, driver: Driver) -> None:
+    """Reason 2, ordinary reclaim, for the buddy allocator; exports keep theirs, and the refill pauses."""
+    settled(machine, 0, cleared=8 * MIB, uncleared=0)
+    driver.export(2 * MIB, flags=FAST)
+    machine.stub("lowmem", 0, 2)
+    counters = machine.world("pool", nid=0)["out"]
+    assert counters == {"total": 2 * MIB, "used": 2 * MIB, "available_cleared": 0, "available_uncleared": 0}
+    assert machine.world("pool", nid=1)["out"]["total"] == 8 * MIB
+    settled(machine, 0, cleared=8 * MIB)
+
+
+def test_10_low_memory_of_huge_pages_is_not_the_buddy_allocators(machine: Machine) -> None:
+    settled(machine, 0, cleared=8 * MIB, uncleared=0)
+    machine.stub("lowmem", 0, 3)
+    assert machine.world("pool", nid=0)["out"]["total"] == 8 * MIB
+
+
+def test_10_fast_after_low_memory(machine: Machine, driver: Driver) -> None:
+    settled(machine, 0, cleared=8 * MIB, uncleared=0)
+    machine.stub("lowmem", 0, 2)
+    assert driver.export(flags=FAST).errno == "ENOMEM"
+    assert driver.export().ok, "slow exports allocate"
+
+
+def test_10_clearing_failure_leaves_the_pool_uncleared(machine: Machine, driver: Driver) -> None:
+    machine.stub("kt_flush_err", 5)
+    machine.world("rmmod")
+    machine.world("insmod", params=PARAMETERS)
+    settled(machine, 0, total=8 * MIB, uncleared=8 * MIB)
+    assert driver.export(flags=FAST).errno == "ENOMEM"
+    assert driver.export().ok, "cleared inside the call"
+
+
+def test_10_fast_takes_what_is_cleared_on_each_node(machine: Machine, driver: Driver) -> None:
+    settled(machine, 0, cleared=8 * MIB, uncleared=0)
+    settled(machine, 1, cleared=8 * MIB, uncleared=0)
+    assert driver.export([8 * MIB, 8 * MIB], flags=FAST).ok
+    assert driver.export([8 * MIB, 10 * MIB], flags=FAST).errno == "ENOMEM"
+
+
+@pytest.mark.parametrize(
+    ("params", "percent", "errno"),
+    [
+        ("mempool_allocator=hugetlb_pmd", 100, None),
+        ("mempool_allocator=hugetlb_pmd", 50, "EINVAL"),
+        ("mempool_allocator=hugetlb_pmd mem_allocator_granu=4M", 100, "EINVAL"),
+        ("mempool_allocator=hugetlb_pud mem_allocator_granu=2M", 100, "EINVAL"),
+        ("mempool_allocator=hugetlb_pud mem_allocator_granu=1G", 100, None),
+        ("mem_allocator_granu=4194304", 100, None),
+        ("mem_allocator_granu=0", 100, "EINVAL"),
+        ("skip_cache_maintain=perhaps", 100, "EINVAL"),
+    ],
+)
+def test_12_allocators(machine: Machine, params: str, percent: int, errno: str | None) -> None:
+    machine.world("rmmod")
+    machine.world("contig_percent", value=percent)
+    assert machine.world("insmod", params=f"mempool_size=16M {params}").get("errno") == errno
+
+
+@pytest.mark.parametrize(("allocator", "text"), [("hugetlb_pmd", "2M\n"), ("hugetlb_pud", "1G\n")])
+def test_12_default_memseg_of_the_hugetlb_allocators(
+    machine: Machine, driver: Driver, allocator: str, text: str
+) -> None:
+    machine.world("rmmod")
+    machine.world("insmod", params=f"mempool_size=16M mempool_allocator={allocator}")
+    assert driver.text(f"{MODULE}/mem_allocator_granu") == text

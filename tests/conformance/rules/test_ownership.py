@@ -477,3 +477,25 @@ def test_16_writer_then_reader_on_one_host(machine: Machine, driver: Driver) -> 
     assert reader.load(window).value == 0xC0FFEE
     assert reader.own(seen, window, NONE).flush == ()
     assert driver.own(fd, mapping, WRITE).flush == ()
+
+
+def test_O10_lower_pieces_are_done_before_the_split_that_fails(machine: Machine, driver: Driver) -> None:
+    """And taken back: the whole call fails."""
+    fd, mapping = mapped(driver)
+    assert driver.own(fd, mapping, WRITE, NO_FLUSH, off=0, length=PAGE).ok
+    machine.stub("split_err", 12)
+    failed = driver.own(fd, mapping, READ, length=3 * PAGE)
+    assert (failed.errno, failed.flush) == ("ENOMEM", (("WB_ONLY", 0, PAGE),))
+    machine.stub("reset")
+    assert driver.store(mapping, 0, 1).ok
+
+
+def test_O11_later_piece_fails_and_the_earlier_is_taken_back(machine: Machine, driver: Driver) -> None:
+    fd, mapping = mapped(driver)
+    assert driver.own(fd, mapping, WRITE, NO_FLUSH, off=0, length=PAGE).ok
+    machine.stub("flush_err", 5)
+    machine.stub("flush_skip", 1)
+    assert driver.own(fd, mapping, READ, length=2 * PAGE).errno == "EIO"
+    machine.stub("reset")
+    assert driver.store(mapping, 0, 1).ok
+    assert driver.own(fd, mapping, READ, length=2 * PAGE).flush == (("WB_ONLY", 0, 2 * PAGE),)
