@@ -49,6 +49,14 @@ test: dev ## every test against the emulator
 	@echo "== tests"
 	@$(BIN)/python -m pytest
 
+.PHONY: coverage
+coverage: dev ## every test, and which lines of obmm/ and the driver model they run (at least 90 %)
+	@echo "== tests with coverage"
+	@rm -f .coverage*
+	@$(BIN)/python -m coverage run -m pytest -q
+	@$(BIN)/python -m coverage combine -q
+	@$(BIN)/python -m coverage report --omit 'obmm/bench/*,bench/*' --fail-under 90
+
 .PHONY: bench
 bench: dev ## what the Python surface and the emulator's control path cost, as ratios
 	@$(BIN)/python -m obmm.bench.access
