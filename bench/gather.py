@@ -91,9 +91,13 @@ class Arms:
         self._library.ref_gather(self._target, self._source, self._numbers, self.count, self.row_bytes, self.row_bytes)
 
     def _sequential(self) -> None:
-        size = self.count * self.row_bytes
-        start = int(self.ids[0]) * self.row_bytes % max(self.table.nbytes - size, 1) // 64 * 64
-        self._library.ref_sequential(self._target, self._source + start, size)
+        left, done = self.count * self.row_bytes, 0
+        whole = self.table.nbytes // 64 * 64
+        start = int(self.ids[0]) * self.row_bytes % max(whole - left, 1) // 64 * 64
+        while left:
+            part = min(left, whole - start)
+            self._library.ref_sequential(self._target + done, self._source + start, part)
+            left, done, start = left - part, done + part, 0
 
 
 def measure(arms: Arms, threads: tuple[int, ...], rounds: int, *, cpu_time: bool = False) -> Record:
