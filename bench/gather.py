@@ -121,7 +121,7 @@ def measure(arms: Arms, threads: tuple[int, ...], rounds: int, *, cpu_time: bool
                 calls[name]()
                 spent += clock() - began
             times[name].append(spent / repeat / arms.count)
-            if name.startswith("gather") and round_ % 4 == 0:
+            if name.startswith("gather") and round_ in (0, rounds - 1):
                 arms.check()
     over = {name: median(t / g for t, g in zip(times[name], times["gather x1"], strict=True)) for name in times}
     record: Record = {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import tempfile
@@ -20,6 +21,7 @@ int ref_reads(void *copy, uint8_t *out, const uint8_t *table, const int64_t *off
 """
 
 
+@functools.cache
 def load() -> tuple[FFI, Any]:
     """(ffi, library).  RuntimeError without a C compiler: there is nothing to compare with then."""
     with tempfile.TemporaryDirectory() as folder:
