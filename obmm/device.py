@@ -158,6 +158,8 @@ class Device:
                 label=label,
             )
             self._regions.add(region)
+        if not self.root:
+            warn_if_far(min(sizes), f"{region!r}")
         if header:
             try:
                 region.write_header()
@@ -203,7 +205,9 @@ class Device:
             found, mem_id = self._import(handle, provider, local, wanted, priv)
             region = ImportedRegion(self, mem_id, handle, found, provider, pmd=pmd, label=label, lease=lease)
             self._regions.add(region)
-            return region
+        if not self.root:
+            warn_if_far(local.numa, f"the bus controller of {region!r}")
+        return region
 
     def _import(
         self, handle: Handle, provider: WindowProvider, local: Controller, wanted: Cache | None, priv: bytes
