@@ -33,11 +33,13 @@ from obmm.handle import Handle, HandleFlag
 from obmm.header import RegionHeader
 from obmm.imported import ImportedRegion
 from obmm.leased import Leased
+from obmm.placement import warn_if_far
 from obmm.region import PAGE, PMD, Region
 from obmm.sizes import parse_size
 from obmm.stamp import OwnerStamp
 from obmm.stamp import hardware_word as hardware_word_for
 from obmm.topology import Controller
+from obmm.user_memory import HugePages, UserMemoryRegion
 from obmm.window import Cache, ExplicitWindow, Window, WindowProvider
 from obmm.window_emulator import EmulatorWindows
 from obmm.window_static import StaticWindows
@@ -137,8 +139,7 @@ class Device:
             raise _bad(
                 "EXPORT", f"vendor_info of {len(vendor)} or priv of {len(priv)} bytes", "at most 128 and 512", "X8/X9"
             )
-        if not 0 <= local.numa < MAX_LOCAL_NUMA_NODES:
-            raise _bad("EXPORT", f"pxm_numa={local.numa}", "a controller on a NUMA node of 0..15", "X2")
+        _refuse_controller("EXPORT", local)
         flags = ExportFlag.ALLOW_MMAP | (ExportFlag.FAST if fast else ExportFlag(0))
         with self._lock:
             self._check_open()
@@ -166,6 +167,73 @@ class Device:
             except BaseException:
                 region.close(force=True)
                 raise
+        return region
+
+    def export_user_memory(
+        self,
+        size: int | str,
+        *,
+        accept_host_crash_risk: bool = False,
+        header: bool = True,
+        label: str = "",
+        controller: Controller | int | None = None,
+    ) -> UserMemoryRegion:
+        """Export huge pages of this process instead of pool memory (EXPORT_PID, driver specification 6.2).
+
+        **A system call that touches these pages through the kernel's own map crashes this host**, so the caller has to
+        accept that, and gets copies only, never a view.  `size` as in `export_region`, in whole 2 MiB pages.
+        ObmmError ENOMEM when no huge pages are free.
+        """
+        self._check_open()
+        if accept_host_crash_risk is not True:
+            raise _bad(
+                "EXPORT_PID",
+                "exported user memory crashes the host if a system call touches it through the kernel's own map",
+                "export_region(), or accept_host_crash_risk=True",
+                "6.2",
+                errno.EPERM,
+            )
+        wanted = next(iter(self._sizes(size, 0, header).values()))
+        length = -(-wanted // PMD) * PMD
+        local = self._controller(controller, 0)
+        _refuse_controller("EXPORT_PID", local)
+        generation = secrets.randbits(63) | 1
+        try:
+            pages = HugePages(length)
+        except OSError as error:
+            raise ObmmError(
+                error.errno or errno.ENOMEM,
+                f"EXPORT_PID: no {length // PMD} free huge pages of 2 MiB; fix: sysctl vm.nr_hugepages, see `obmm doctor`",
+                operation="EXPORT_PID",
+            ) from error
+        try:
+            exported = self.driver.export_user_memory(
+                pages.address,
+                length,
+                pid=0,
+                pxm_numa=local.numa,
+                deid=local.eid,
+                vendor_info=local.vendor_info(),
+                priv=_stamp(label, generation, "cc", None),
+            )
+        except BaseException:
+            pages.free()
+            raise
+        offset = RegionHeader.SIZE if header else 0
+        region = UserMemoryRegion(
+            self,
+            exported,
+            local,
+            pages,
+            length,
+            data_offset=offset,
+            nbytes=length - offset,
+            generation=generation,
+            label=label,
+        )
+        self._regions.add(region)
+        if header:
+            region.write_header()
         return region
 
     # --- importing ---------------------------------------------------------------------------------------------------
@@ -509,6 +577,12 @@ class _NoWindows:
 
 def _default_windows(driver: Driver) -> WindowProvider:
     return EmulatorWindows(driver) if driver.backend.is_emulator else _NoWindows()
+
+
+def _refuse_controller(operation: str, controller: Controller) -> None:
+    """A negative pxm_numa crashed drivers before February 2026."""
+    if not 0 <= controller.numa < MAX_LOCAL_NUMA_NODES:
+        raise _bad(operation, f"pxm_numa={controller.numa}", "a controller on a NUMA node of 0..15", "X2")
 
 
 def _wanted_cache(handle: Handle, cache: Cache | None) -> Cache | None:

@@ -15,8 +15,9 @@ from obmm import abi
 from obmm._native import ffi, lib
 from obmm.abi import CacheOp, ExportFlag, ImportFlag, MemAccess, MemType
 from obmm.backend import Backend
-from obmm.errors import DeviceNotFoundError, ObmmError, errno_name
+from obmm.errors import DeviceNotFoundError, ObmmArgumentError, ObmmError, errno_name
 from obmm.explanations import causes
+from obmm.unremovable import is_unremovable, note_unremovable
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ class Driver:
         return Exported(command.mem_id, command.uba, command.tokenid)
 
     def unexport(self, mem_id: int) -> None:
-        """UNEXPORT (6.3)."""
-        _check("UNEXPORT", lib.obmm_rw_unexport(self.sys, self.fd, mem_id, 0), mem_id=mem_id)
+        """UNEXPORT (6.3).  Refused when an earlier removal of the region ended with ENOTRECOVERABLE."""
+        self._remove("UNEXPORT", lib.obmm_rw_unexport, mem_id)
 
     def import_(
         self,
@@ -152,8 +153,23 @@ class Driver:
         return command.mem_id, command.numa_id
 
     def unimport(self, mem_id: int) -> None:
-        """UNIMPORT (6.5).  EINTR is passed on: a signal may be meant to end a long removal."""
-        _check("UNIMPORT", lib.obmm_rw_unimport(self.sys, self.fd, mem_id, 0), mem_id=mem_id)
+        """UNIMPORT (6.5), as `unexport`.  EINTR is passed on: a signal may be meant to end a long removal."""
+        self._remove("UNIMPORT", lib.obmm_rw_unimport, mem_id)
+
+    def _remove(self, operation: str, call: Any, mem_id: int) -> None:
+        if is_unremovable(self.root, mem_id):
+            raise ObmmArgumentError.because(
+                operation,
+                errno.ENOTRECOVERABLE,
+                f"region {mem_id} must never be removed again: an earlier removal ended with ENOTRECOVERABLE, and a second "
+                "one is known to crash hosts",
+                "reboot this host when it suits; the region does no harm until then",
+                "6.5",
+            )
+        result = call(self.sys, self.fd, mem_id, 0)
+        if result == -errno.ENOTRECOVERABLE:
+            note_unremovable(self.root, mem_id)
+        _check(operation, result, mem_id=mem_id)
 
     def declare_preimport(
         self,

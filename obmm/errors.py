@@ -15,7 +15,7 @@ from obmm.explanations import causes
 
 def errno_name(number: int) -> str:
     """``EINVAL`` for 22; the number itself when it has no name."""
-    return _errno.errorcode.get(number, str(number))
+    return "EOPNOTSUPP" if number == _errno.EOPNOTSUPP else _errno.errorcode.get(number, str(number))
 
 
 def _shown(value: object) -> str:

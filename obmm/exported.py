@@ -90,7 +90,8 @@ class ExportedRegion(Region):
         header = RegionHeader(
             generation=self._generation, data_bytes=self._nbytes, data_offset=self._data_offset, **fields
         )
-        with self.map_bytes("rw", 0, RegionHeader.SIZE) as mapping:
+        # non-cacheable while it may still become either: cacheable first would rule the other out (Q11)
+        with self.map_bytes("rw", 0, RegionHeader.SIZE, "cc" if self._was_cached else "nc") as mapping:
             mapping.write_header_page(header.pack())
 
     def _remove(self) -> None:

@@ -406,6 +406,9 @@ class Mapping:
         MappingBusyError, and nothing changed, while views live or other threads are inside guarded calls;
         ``force=True`` waits for those calls, then replaces the memory by inaccessible pages, so that late access
         through a view is a SIGSEGV and never somebody else's memory.
+
+        What was written is written back first; an ObmmError of that step (the peer is gone) leaves the mapping open
+        unless forced.
         """
         with self._lock:
             if not self._open:
@@ -417,6 +420,7 @@ class Mapping:
                     errno.EBUSY, f"{self}: {self._span.inside} guarded calls are still running", operation="MUNMAP"
                 )
             try:
+                self._give_up_writes(force)
                 if self._views:
                     self._span.seal()
                 else:
@@ -425,6 +429,17 @@ class Mapping:
                 self._span.reopen()
                 raise
             self._open = False
+
+    def _give_up_writes(self, force: bool) -> None:
+        """W -> N by a call whose error somebody sees: unmapping writes back too, but only the kernel log hears if it fails
+        (Q27)."""
+        if self._nc or self._rights.strongest(self._low, self._high) is not _WRITE:
+            return
+        try:
+            self._update(self._low, self._high, _NONE, CacheOp.INFER)
+        except ObmmError:
+            if not force:
+                raise
 
     def refuse_if_busy(self, action: str) -> None:
         """MappingBusyError that names the live views, if there are any."""

@@ -47,7 +47,7 @@ class Region(abc.ABC):
         self._holds: dict[int, str] = {}
         self._lock = threading.RLock()
         self._open = True
-        self._unremovable = ""
+        self._was_cached = False
         self._warn = weakref.finalize(self, _warn_leak, f"{type(self).__name__} {mem_id} {label!r}", os.getpid())
         self._warn.atexit = False
 
@@ -119,7 +119,17 @@ class Region(abc.ABC):
         unit = self.granularity
         with self._lock:
             self._check_open()
+            if cache == "nc" and self._was_cached:
+                raise ObmmArgumentError.because(
+                    "MMAP",
+                    errno.EPERM,
+                    f"cache='nc': {self!r} was mapped cacheable before, and the driver then miscounts non-cacheable "
+                    "mappings when they close",
+                    "map it 'nc' from the start, or export another region",
+                    "Q11",
+                )
             mapping = Mapping(self, access, low // unit * unit, min(-(-high // unit) * unit, self.length), cache, at)
+            self._was_cached = self._was_cached or mapping.cache == "cc"
             self._mappings.add(mapping)
             return mapping
 
@@ -161,24 +171,11 @@ class Region(abc.ABC):
         with self._lock:
             if not self._open:
                 return
-            if self._unremovable:
-                raise ObmmArgumentError.because(
-                    self._remove_operation,
-                    errno.ENOTRECOVERABLE,
-                    f"{self} {self._unremovable}",
-                    "reboot this host",
-                    "6.5",
-                )
             if not force:
                 self.refuse_if_busy()
             for mapping in self.mappings:
                 mapping.close(force=force)
-            try:
-                self._remove()
-            except ObmmError as error:
-                if error.errno == errno.ENOTRECOVERABLE:
-                    self._unremovable = "must never be removed again: a second removal is known to crash hosts"
-                raise
+            self._remove()
             self._open = False
             self._warn.detach()
         self._removed()

@@ -68,7 +68,14 @@ def test_controllers_in_order_of_their_number(tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [("eid", "x"), ("primary_cna", ""), ("ummu_map", "0x40"), ("numa", "-1"), ("eid", "-5"), ("primary_cna", "0x1ffffffff")],
+    [
+        ("eid", "x"),
+        ("primary_cna", ""),
+        ("ummu_map", "0x40"),
+        ("numa", "-1"),
+        ("eid", "-5"),
+        ("primary_cna", "0x1ffffffff"),
+    ],
 )
 def test_an_unreadable_number_names_its_file(tmp_path, file, text):
     folder = controller(tmp_path, **{file: text})
@@ -89,7 +96,14 @@ def test_I12_a_controller_without_a_numa_node_is_told_as_such(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("2M", 2 << 20), ("4M", 4 << 20), ("1G", 1 << 30), ("0x400000", 4 << 20), ("4194304", 4 << 20), ("(null)", 2 << 20)],
+    [
+        ("2M", 2 << 20),
+        ("4M", 4 << 20),
+        ("1G", 1 << 30),
+        ("0x400000", 4 << 20),
+        ("4194304", 4 << 20),
+        ("(null)", 2 << 20),
+    ],
 )
 def test_granule_from_the_parameter(tmp_path, text, size):
     folder = tmp_path / "sys/module/obmm/parameters"

@@ -40,3 +40,9 @@ def test_an_unknown_answer_admits_it():
 def test_explain_refuses_what_it_does_not_know():
     with pytest.raises(LookupError):
         explain("EXPORT", "EXDEV")
+
+
+@pytest.mark.parametrize(("operation", "name"), list(EXPLANATIONS))
+def test_every_entry_reaches_the_error_of_its_errno(operation, name):
+    """EOPNOTSUPP and ENOTSUP are one number with two names."""
+    assert EXPLANATIONS[operation, name][0].meaning in str(ObmmError.refused(operation, getattr(errno, name)))
