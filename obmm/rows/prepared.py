@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 from obmm import guard
 from obmm._native import lib
 from obmm.rows.engine import GatherEngine
+from obmm.rows.errors import refused
 from obmm.rows.memory import RowMemory
 from obmm.rows.requests import Requests
 from obmm.rows.ticket import Ticket, submit
@@ -45,14 +47,22 @@ class PreparedStep:
     At most one submission at a time: its tickets must be done before the next.
     """
 
-    __slots__ = ("_engine", "_memory", "_requests")
+    __slots__ = ("_engine", "_memory", "_requests", "_sizes")
 
     def __init__(self, engine: GatherEngine, memory: RowMemory, requests: Requests) -> None:
         self._engine = engine
         self._memory = memory
         self._requests = requests
+        self._sizes = [request.count for request in requests.array]
 
-    def submit(self, threads: int = 0) -> list[Ticket]:
-        """Start all of them in one native call -> a ticket for each.  The ids are read anew."""
+    def submit(self, counts: Sequence[int] | None = None, threads: int = 0) -> list[Ticket]:
+        """Start all of them in one native call -> a ticket for each.  The ids are read anew.
+
+        `counts`: how many ids from the front each gather has this time; default: all that were prepared.
+        """
         self._memory.check()
+        for request, count, size in zip(self._requests.array, counts or self._sizes, self._sizes, strict=True):
+            if not 0 <= count <= size:
+                raise refused(f"{count} of {size} prepared ids", "prepare for the largest step")
+            request.count = count
         return submit(self._engine, self._requests, threads)

@@ -26,7 +26,8 @@ _OUTCOMES = ffi.typeof("struct obmm_outcome[]")
 _BYTES = ffi.typeof("uint8_t[]")
 _SPACES = ("flat", "local")
 _INVALID = {"error": lib.OBMM_INVALID_ERROR, "zero": lib.OBMM_INVALID_ZERO}
-_ID_BYTES = {np.dtype(np.int32): 4, np.dtype(np.int64): 8}
+_INT64 = np.dtype(np.int64)
+_ID_BYTES = {np.dtype(np.int32): 4, _INT64: 8}
 
 
 class Requests:
@@ -61,7 +62,9 @@ class Requests:
     def _add(self, request: Any, bound: BoundTable, ids: Any, out: Any, local: bool, invalid: int) -> None:
         if type(ids) is not np.ndarray:
             ids = np.asarray(ids)
-        width = _ID_BYTES.get(ids.dtype)
+        dtype = ids.dtype
+        # NumPy hands out one object per native type: looking first is cheaper than hashing
+        width = 8 if dtype is _INT64 else _ID_BYTES.get(dtype)
         if width is None or not ids.flags.c_contiguous:
             raise refused(
                 f"ids of dtype {ids.dtype}, shape {ids.shape}, strides {ids.strides}", "contiguous int32 or int64 ids"

@@ -167,6 +167,19 @@ def test_many_tables_in_one_call(shelf: Shelf, engine: GatherEngine) -> None:
         assert ticket.done()
         assert (out == expected(ids, 64 * (table + 1))).all()
         assert ticket.generation == 2
+    step = store.prepare_many(gathers)
+    for counts in (None, [5] * 12, [0] * 11 + [128]):
+        ids_left = [128] * 12 if counts is None else counts
+        for _, ids, out in gathers:
+            ids[:] = RNG.integers(0, 200, ids.shape)
+            out[:] = 0
+        assert [ticket.result() for ticket in step.submit(counts)] == ids_left
+        for n, (table, ids, out) in zip(ids_left, gathers, strict=True):
+            wanted = expected(ids.reshape(-1), 64 * (table + 1))
+            wanted[n:] = 0
+            assert (out.reshape(wanted.shape) == wanted).all()
+    with pytest.raises(ObmmArgumentError, match="129 of 128"):
+        step.submit([129] * 12)
     bad = [*gathers[:1], (3, np.array([200]), bytearray(256))]
     with pytest.raises(ObmmArgumentError, match=r"table 3 has rows 0\.\.199"):
         store.submit_many(bad)
