@@ -45,9 +45,10 @@ static int grow(void)
 
 	if (pages == MAP_FAILED)
 		return -1;
-	memcpy(pages, ranges, count * sizeof(*ranges));
-	if (ranges)
+	if (ranges) {
+		memcpy(pages, ranges, count * sizeof(*ranges));
 		raw_munmap(ranges, room * sizeof(*ranges));
+	}
 	ranges = pages;
 	room = wanted;
 	return 0;
@@ -62,31 +63,44 @@ static void insert(size_t at, uintptr_t start, uintptr_t end)
 	count++;
 }
 
+/* The first range that ends after `address`. */
+static size_t first_after(uintptr_t address)
+{
+	size_t low = 0, high = count;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (ranges[middle].end > address)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
 /* With the lock held: take [start, end) out. */
 static void cut(uintptr_t start, uintptr_t end)
 {
-	for (size_t i = 0; i < count; i++) {
-		struct range *r = &ranges[i];
+	size_t at = first_after(start), stop;
 
-		if (r->end <= start || end <= r->start)
-			continue;
-		if (r->start < start && end < r->end) {
-			uintptr_t tail = r->end;
+	if (at < count && ranges[at].start < start) {
+		uintptr_t tail = ranges[at].end;
 
-			r->end = start;
-			insert(i + 1, end, tail);
+		ranges[at++].end = start;
+		if (end < tail) {
+			insert(at, end, tail);
 			return;
 		}
-		if (r->start < start) {
-			r->end = start;
-		} else if (end < r->end) {
-			r->start = end;
-		} else {
-			memmove(r, r + 1, (count - i - 1) * sizeof(*r));
-			count--;
-			i--;
-		}
 	}
+	if (at == count)
+		return;
+	for (stop = at; stop < count && ranges[stop].end <= end; stop++)
+		;
+	memmove(&ranges[at], &ranges[stop], (count - stop) * sizeof(*ranges));
+	count -= stop - at;
+	if (at < count && ranges[at].start < end)
+		ranges[at].start = end;
 }
 
 static void bound(void)
@@ -98,13 +112,10 @@ static void bound(void)
 void preload_ranges_add(void *addr, size_t length)
 {
 	uintptr_t start = (uintptr_t)addr, end = start + preload_pages(length);
-	size_t at = 0;
 
 	pthread_mutex_lock(&lock);
 	cut(start, end);
-	while (at < count && ranges[at].start < start)
-		at++;
-	insert(at, start, end);
+	insert(first_after(start), start, end);
 	bound();
 	pthread_mutex_unlock(&lock);
 }
@@ -120,13 +131,14 @@ void preload_ranges_remove(void *addr, size_t length)
 int preload_ranges_touch(const void *addr, size_t length)
 {
 	uintptr_t start = (uintptr_t)addr, end = start + (length ? preload_pages(length) : 1);
-	int touched = 0;
+	size_t at;
+	int touched;
 
 	if (end <= __atomic_load_n(&lowest, __ATOMIC_ACQUIRE) || start >= __atomic_load_n(&highest, __ATOMIC_ACQUIRE))
 		return 0;
 	pthread_mutex_lock(&lock);
-	for (size_t i = 0; i < count && !touched; i++)
-		touched = ranges[i].start < end && start < ranges[i].end;
+	at = first_after(start);
+	touched = at < count && ranges[at].start < end;
 	pthread_mutex_unlock(&lock);
 	return touched;
 }
