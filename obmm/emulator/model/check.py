@@ -109,11 +109,10 @@ def _check_ranges(host: Host) -> None:
 def _check_pools(host: Host) -> None:
     """Pool sums and tokens."""
     used: Counter[int] = Counter()
-    pinned: Counter[object] = Counter()
     for region in host.regions.values():
         if isinstance(region, ExportRegion):
             if region.from_user:
-                pinned[region.pinned] += region.size
+                assert region.pinned is not None, f"region {region.mem_id}: nobody's pages"
                 continue
             for node, size in enumerate(region.node_sizes):
                 used[node] += size
@@ -122,8 +121,6 @@ def _check_pools(host: Host) -> None:
         free = counters["available_cleared"] + counters["available_uncleared"]
         assert counters["used"] == used[node], f"pool {node}: {counters['used']:#x} used, regions have {used[node]:#x}"
         assert counters["total"] == free + counters["used"], f"pool {node}: total is not free + used"
-    for process in host.processes.values():
-        assert process.pinned == pinned[process], f"process {process.pid}: {process.pinned} bytes pinned"
     for ummu in host.ummus.values():
         for tokenid, region in ummu.exports.items():
             assert host.regions.get(region.mem_id) is region, f"token {tokenid} belongs to a removed region"

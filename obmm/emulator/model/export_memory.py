@@ -72,12 +72,9 @@ class ExportMemory:
         """Hold pages of a process for EXPORT_PID; the counter knows no RLIMIT_MEMLOCK (6.2)."""
         region.node_sizes = sizes
         region.pinned = target
-        region.place(self._pins.take(target, extents))
-        target.pinned += region.size
+        region.place(self._pins.take(target.pid, extents))
 
     def unpin(self, region: ExportRegion) -> None:
         """Let the pages of an EXPORT_PID region go; the process may be gone already."""
-        assert region.pinned is not None
-        region.pinned.pinned -= region.size
         self._pins.give(region.segments)
         region.pinned = None

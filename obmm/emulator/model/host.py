@@ -32,6 +32,7 @@ from .structs import MAX_LOCAL_NODES, MAX_MEM_ID
 from .stubs import STUBS
 from .tree import Tree
 from .ummu import Ummu
+from .user_memory import kernel_extents
 from .windows import Windows
 
 if TYPE_CHECKING:
@@ -179,8 +180,10 @@ class Host:
 
     def pinned_bytes(self, pid: int) -> int:
         """Memory of a process that EXPORT_PID holds (VmPin)."""
-        process = self.processes.get(pid)
-        return process.pinned if process else 0
+        if self.address_space(pid) is None:
+            return 0
+        exports = (region for region in self.regions.values() if isinstance(region, ExportRegion))
+        return sum(region.size for region in exports if region.pinned is not None and region.pinned.pid == pid)
 
     # --- processes and nodes ------------------------------------------------------------------------
 
@@ -189,6 +192,15 @@ class Host:
         with self.fabric.lock:
             process = self.processes[pid] = Process(self, pid, uid)
             return process
+
+    def address_space(self, pid: int) -> Process | None:
+        """Whose pages EXPORT_PID means by `pid` (rule P9): a client of this node, or a process of the real
+        machine that never called the driver. A client of another node does not exist here."""
+        process = self.processes.get(pid)
+        if process is not None or pid <= 0 or any(pid in host.processes for host in self.fabric.hosts.values()):
+            return process
+        # a kernel thread has a folder in /proc too, but no mappings
+        return Process(self, pid, 0) if any(kernel_extents(pid)) else None
 
     def lookup(self, path: str) -> Region | None:
         """The region behind a device node, None for the control node, ENOENT for anything else."""

@@ -43,8 +43,6 @@ class Process:
         """Memory that took the place of own pages [start, end) when they were exported."""
         self.pending: list[Action] = []
         """What the client has to do with the answer of the call that is running."""
-        self.pinned = 0
-        """Bytes of them that exports hold (VmPin)."""
 
     def open(self, path: str, flags: int) -> OpenFile:
         """open(2) of a device node, in the order of 9.1."""

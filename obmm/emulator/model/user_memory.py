@@ -105,15 +105,15 @@ class UserPins:
         self._owners: dict[int, tuple[int, int]] = {}
         self._uses: dict[int, int] = {}
 
-    def take(self, owner: object, extents: list[Extent]) -> list[tuple[int, int]]:
-        """Pin `extents` of `owner`: physical pieces (pa, length), cut at the huge pages."""
+    def take(self, pid: int, extents: list[Extent]) -> list[tuple[int, int]]:
+        """Pin `extents` of process `pid`: physical pieces (pa, length), cut at the huge pages."""
         pieces: list[tuple[int, int]] = []
         for extent in extents:
             start = extent.start
             while start < extent.end:
                 page = start // PMD
                 end = min(extent.end, (page + 1) * PMD)
-                key = id(owner), page
+                key = pid, page
                 base = self._pages.get(key)
                 if base is None:
                     base = self._pages[key] = self._next

@@ -95,6 +95,15 @@ def test_P9_another_process(machine: Machine, driver: Driver) -> None:
     assert driver.export_pid(None, va=place["address"], pid=other.pid).ok
 
 
+def test_P9_a_process_that_never_used_the_driver(machine: Machine, driver: Driver) -> None:
+    """It is found, and judged by its pages: ordinary ones."""
+    other = machine.process("other")
+    assert other.process.perform("hugemap", {"map": "own", "length": PMD, "huge": False}) == {"ret": 0}
+    place = other.process.perform("where", {"map": "own"})
+    assert driver.export_pid(None, va=place["address"], pid=other.pid).errno == "EOPNOTSUPP"
+    assert driver.export_pid(None, va=0, pid=other.pid).errno == "EFAULT"
+
+
 @pytest.mark.parametrize("va", [0, 4096, 0xFFFF_0000_0000_0000])
 def test_P11_nothing_there(driver: Driver, va: int) -> None:
     assert driver.export_pid(None, va=va).errno == "EFAULT"

@@ -62,7 +62,7 @@ def export_pid(process: Process, raw: bytes, user: UserMemory) -> bytes:
     host.take_id(region, "P8")
     try:
         with host.module_use():
-            target = host.processes.get(command.pid) if command.pid else process
+            target = host.address_space(command.pid) if command.pid else process
             if target is None:
                 raise KernelError(errno.ESRCH, "P9", f"no process {command.pid}")
             extents = _pin(target, page_floor(command.va), command.length)
