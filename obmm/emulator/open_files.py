@@ -70,14 +70,14 @@ class OpenFiles:
         if not self._by_descriptor:
             return
         with self._lock:
-            closed = []
-            for descriptor, _ in self._epoll.poll(0, 64):
-                ours, host, inode = self._by_descriptor.pop(descriptor)
+            closed = self._epoll.poll(0, 64)
+            for descriptor, _ in closed:
+                ours, host, inode = self._by_descriptor[descriptor]
                 self._epoll.unregister(descriptor)
+                self._by_inode.pop((host, inode)).release()
+                # gone from here only now: who finds nothing to settle must find it released
+                del self._by_descriptor[descriptor]
                 ours.close()
-                closed.append(self._by_inode.pop((host, inode)))
-            for opened in closed:
-                opened.release()
         if len(closed) == 64:
             self.settle()
 
