@@ -145,6 +145,13 @@ fuzz: setup ## the emulator's socket and the parsers of the exchange, FUZZ_RUNS 
 
 SOAK_SECONDS ?= 3600
 
+LIFETIME_STEPS ?= 1000000
+
+.PHONY: fuzz-lifetime
+fuzz-lifetime: setup ## random lifetimes of regions, mappings and views against a model, LIFETIME_STEPS (1,000,000) steps
+	@echo "== lifetimes, $(LIFETIME_STEPS) steps"
+	@$(BIN)/python -m tests.safety.lifetimes --steps $(LIFETIME_STEPS)
+
 .PHONY: soak
 soak: setup ## random faults and deaths for SOAK_SECONDS (3600) each: no wrong byte, no growth, no broken invariant
 	@echo "== soak, $(SOAK_SECONDS) s"
