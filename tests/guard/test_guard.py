@@ -170,6 +170,24 @@ def test_faulthandler_installed_after_is_noticed_reported_and_chained() -> None:
     assert "Fatal Python error: Segmentation fault" in done.stderr
 
 
+def test_a_gather_notices_a_handler_installed_after_ours() -> None:
+    done = run("""
+    from obmm.rows import LocalMemory, Manifest, RowStore, TableSpec
+    store = RowStore.attach(LocalMemory(m), Manifest((TableSpec("t", 1000, 64),)), verify="none", plan=False)
+    faulthandler.enable()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        store.gather("t", [1, 2])
+    print([str(w.message)[:44] for w in seen])
+    os.ftruncate(fd, 0)
+    try:
+        store.gather("t", [1, 2])
+    except OSError as error:
+        print(type(error).__name__)
+    """)
+    assert done.stdout == "['a handler for SIGBUS and SIGSEGV was install']\nRemoteMemoryError\n", done.stderr
+
+
 def test_without_any_handler_the_signal_kills_as_ever() -> None:
     done = run("""
     guard.register(address, 65536, 1)
