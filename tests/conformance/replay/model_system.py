@@ -156,6 +156,7 @@ class ModelSystem:
     """A `System` straight on the model's `Process`."""
 
     kernel_address = 0xFFFF_8000_0000_1000
+    owns_machine = False
     _pids = itertools.count(1000)
 
     def __init__(self, host: Any, root: str) -> None:

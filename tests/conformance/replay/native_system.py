@@ -153,7 +153,7 @@ class NativeSystem:
         self._probe.probe_call.argtypes = [ctypes.c_void_p]
         self._probe.probe_all_equal.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
         self._calls = calls
-        self._real_hugetlb = real_hugetlb
+        self.owns_machine = self._real_hugetlb = real_hugetlb
         self._kept: list[Any] = []
         self.open, self.close, self.ioctl = calls.open, calls.close, calls.ioctl
         self.mmap, self.munmap = calls.mmap, calls.munmap

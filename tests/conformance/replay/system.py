@@ -46,6 +46,8 @@ class System(Protocol):
     """One process's view of a kernel.  Every call raises OSError as libc sets errno."""
 
     pid: int
+    #: Whether the replay may set the machine's own parameters: true in a guest made for it.
+    owns_machine: bool
     #: A user address with nothing behind it, and an address of the kernel's half.
     bad_address: int
     kernel_address: int

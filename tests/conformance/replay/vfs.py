@@ -74,6 +74,8 @@ def readfile(agent: Agent, given: Result) -> Result:
 
 
 def writefile(agent: Agent, given: Result) -> Result:
+    if given["path"].startswith("/proc/sys/") and not agent.system.owns_machine:
+        return {"ret": 0}
     fd = os.open(agent.system.path(given["path"]), os.O_WRONLY)
     try:
         os.write(fd, given["text"].encode())
@@ -340,6 +342,8 @@ def vmpin(agent: Agent, given: Result) -> Result:
 
 
 def max_map_count(agent: Agent, given: Result) -> Result:
+    if not agent.system.owns_machine:
+        raise NotImplementedError("vm.max_map_count belongs to the whole machine")
     value = given.get("value")
     if value is None:
         with open(f"/proc/{os.getpid()}/maps", encoding="ascii") as lines:
