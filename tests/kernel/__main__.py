@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import argparse
 import resource
+import signal
 import sys
 import time
 
 from .architecture import ARCHITECTURES, Architecture
+from .image import Image
+from .machine import Boot
 from .packages import Archive, install_tools, refresh_lists
 from .pair import run_pair
 from .single import PARTS, Guest
@@ -23,18 +26,19 @@ def main() -> int:
     parser.add_argument("what", nargs="+", choices=[*ARCHITECTURES, *(f"pair-{name}" for name in ARCHITECTURES)])
     parser.add_argument("--run", default=",".join(PARTS), help="parts of a single guest, comma separated")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the guests end too
     started = time.monotonic()
     architectures = {name: ARCHITECTURES[name.removeprefix("pair-")] for name in options.what}
     refresh_lists()
     install_tools(list(architectures.values()))
-    archives = {one.name: _fetched(one) for one in architectures.values()}
+    boots = {one.name: _boot(one) for one in dict.fromkeys(architectures.values())}
     results: dict[str, bool] = {}
-    singles = {name: Guest(archives[name], options.run) for name in options.what if name in ARCHITECTURES}
+    singles = {name: Guest(boots[name], options.run) for name in options.what if name in ARCHITECTURES}
     for name, guest in singles.items():
         results[name] = guest.judge()
     for name in options.what:
         if name not in singles:
-            results[name] = run_pair(archives[architectures[name].name])
+            results[name] = run_pair(boots[architectures[name].name])
     for name, good in results.items():
         print(f"== {name}: {'passed' if good else 'FAILED'}")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -42,10 +46,10 @@ def main() -> int:
     return sum(not good for good in results.values())
 
 
-def _fetched(architecture: Architecture) -> Archive:
+def _boot(architecture: Architecture) -> Boot:
     archive = Archive(architecture)
     archive.fetch()
-    return archive
+    return Boot(architecture, archive.folder, archive.image, Image(archive).make())
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .architecture import Architecture
@@ -17,29 +19,37 @@ from .architecture import Architecture
 VERDICT = re.compile(r"^GUEST-RC=(\d+)\s*$", re.MULTILINE)
 
 
+@dataclass(frozen=True)
+class Boot:
+    """What guests of an architecture boot, and the folder for their consoles."""
+
+    architecture: Architecture
+    folder: Path
+    kernel: Path
+    initramfs: Path
+
+
 class Machine:
     """A guest.  `run` words reach it on the kernel's command line as ``obmm.run=``."""
 
     def __init__(
         self,
-        architecture: Architecture,
-        kernel: Path,
-        initramfs: Path,
-        console: Path,
+        boot: Boot,
         run: str,
+        console: str = "console",
         devices: Sequence[str] = (),
         memory_mib: int = 768,
         cpus: str = "1",
         core: int | None = None,
         limit_s: float = 600.0,
     ) -> None:
-        self.console = console
-        console.unlink(missing_ok=True)
-        words = f"{architecture.cmdline} quiet panic=-1 panic_on_warn=1 obmm.run={run}"
+        self.console = boot.folder / f"{console}.log"
+        self.console.unlink(missing_ok=True)
+        words = f"{boot.architecture.cmdline} quiet panic=-1 panic_on_warn=1 obmm.run={run}"
         command = [
-            *architecture.qemu, "-nodefaults", "-no-user-config", "-accel", "tcg,thread=multi",
-            "-m", str(memory_mib), "-smp", cpus, "-display", "none", "-serial", f"file:{console}",
-            "-no-reboot", "-kernel", str(kernel), "-initrd", str(initramfs), "-append", words, *devices,
+            *boot.architecture.qemu, "-nodefaults", "-no-user-config", "-accel", "tcg,thread=multi",
+            "-m", str(memory_mib), "-smp", cpus, "-display", "none", "-serial", f"file:{self.console}",
+            "-no-reboot", "-kernel", str(boot.kernel), "-initrd", str(boot.initramfs), "-append", words, *devices,
         ]  # fmt: skip
         if core is not None:
             command = ["taskset", "-c", str(core), *command]
@@ -49,6 +59,7 @@ class Machine:
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
+        atexit.register(self.kill)
 
     @property
     def text(self) -> str:

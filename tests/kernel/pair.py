@@ -7,9 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from .image import Image
-from .machine import Machine
-from .packages import Archive
+from .machine import Boot, Machine
 
 FABRIC_MIB = 64
 LIMIT_S = 300.0
@@ -17,14 +15,13 @@ LIMIT_S = 300.0
 CPUS = "1,maxcpus=2"
 
 
-def run_pair(archive: Archive) -> bool:
+def run_pair(boot: Boot) -> bool:
     """A lends, B borrows, A is killed, B has to notice: B's verdict."""
-    initramfs = Image(archive).make()
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="obmm-pair-") as folder:
         fabric = Path(folder) / "fabric"
         with fabric.open("wb") as file:
             file.truncate(FABRIC_MIB << 20)
-        a, b = (_boot(archive, initramfs, Path(folder), side) for side in "ab")
+        a, b = (_guest(boot, Path(folder), side) for side in "ab")
         try:
             seen = b.wait_for("B: kill A now", LIMIT_S)
             a.kill()
@@ -33,21 +30,19 @@ def run_pair(archive: Archive) -> bool:
             a.kill()
             b.kill()
     for side, machine in (("A", a), ("B", b)):
-        print(f"== pair-{archive.architecture.name}, console of {side}\n{machine.text}", flush=True)
-    print(f"== pair-{archive.architecture.name}: B's verdict {verdict} after {b.seconds:.0f} s", flush=True)
+        print(f"== pair-{boot.architecture.name}, console of {side}\n{machine.text}", flush=True)
+    print(f"== pair-{boot.architecture.name}: B's verdict {verdict} after {b.seconds:.0f} s", flush=True)
     return verdict == 0
 
 
-def _boot(archive: Archive, initramfs: Path, folder: Path, side: str) -> Machine:
+def _guest(boot: Boot, folder: Path, side: str) -> Machine:
     index = "ab".index(side)
     other = "ba"[index]
     cores = sorted(os.sched_getaffinity(0))
     return Machine(
-        archive.architecture,
-        archive.image,
-        initramfs,
-        archive.folder / f"console-{side}.log",
+        boot,
         f"pair:{side}",
+        f"console-{side}",
         devices=(
             "-object", f"memory-backend-file,id=fabric,mem-path={folder / 'fabric'},size={FABRIC_MIB}M,share=on",
             "-device", "ivshmem-plain,memdev=fabric",

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from .image import Image
-from .machine import Machine
-from .packages import Archive
+from .machine import Boot, Machine
 
 #: What a single guest runs (tests/kernel/guest/<part>.py).
 PARTS = ("kernel_rules", "smoke", "replay")
@@ -16,12 +14,9 @@ LIMIT_S = 600.0
 class Guest:
     """A booting guest; `judge` waits for its verdict."""
 
-    def __init__(self, archive: Archive, parts: str) -> None:
-        self._name = archive.architecture.name
-        initramfs = Image(archive).make()
-        self._machine = Machine(
-            archive.architecture, archive.image, initramfs, archive.folder / "console.log", parts.replace(" ", "")
-        )
+    def __init__(self, boot: Boot, parts: str) -> None:
+        self._name = boot.architecture.name
+        self._machine = Machine(boot, parts.replace(" ", ""))
 
     def judge(self) -> bool:
         verdict = self._machine.finish(LIMIT_S)
