@@ -58,6 +58,10 @@ class ExportedRegion(Region):
         return self._generation if self._data_offset else None
 
     @property
+    def export_generation(self) -> int:
+        return self._generation
+
+    @property
     def caches(self) -> tuple[Cache, ...]:
         return ("cc", "nc")
 

@@ -75,6 +75,10 @@ class ImportedRegion(Region):
         return self.source.generation if self.has_header else None
 
     @property
+    def export_generation(self) -> int:
+        return self.source.generation
+
+    @property
     def caches(self) -> tuple[Cache, ...]:
         return (self.window.cache,)
 

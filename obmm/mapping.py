@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from obmm import checker
 from obmm._native import ffi, lib
 from obmm.abi import CacheOp
 from obmm.errors import (
@@ -98,6 +99,7 @@ class Mapping:
             at=at,
         )
         self._open = True
+        self._check: checker.MappingCheck | None = None
         try:
             if low == 0:
                 region.verify(self)
@@ -111,6 +113,7 @@ class Mapping:
         self._offset = region.data_offset
         self.start = max(low - self._offset, 0)
         self.stop = max(min(high - self._offset, region.nbytes), self.start)
+        self._check = checker.watch(self, self._rights.runs(low, high))
 
     # --- description -------------------------------------------------------------------------------------------------
 
@@ -429,6 +432,8 @@ class Mapping:
                 self._span.reopen()
                 raise
             self._open = False
+            if self._check is not None:
+                self._check.closed()
 
     def _give_up_writes(self, force: bool) -> None:
         """W -> N by a call whose error somebody sees: unmapping writes back too, but only the kernel log hears if it fails
@@ -601,6 +606,8 @@ class Mapping:
         self._span.update_range(low, high, right.access, op)
         self._rights.set(low, high, right)
         self._floor = self._rights.weakest(self._low, self._high)
+        if self._check is not None:
+            self._check.rights(self._rights.runs(self._low, self._high))
 
     @contextmanager
     def _phase(self, right: Right, start: int | None, stop: int | None) -> Iterator[None]:
@@ -656,6 +663,8 @@ class Mapping:
             can_write = self._rights.weakest(low, high) is _WRITE and self.writable
             if writable and not can_write:
                 raise self._no_right(_WRITE, start, stop - start)
+            if self._check is not None:
+                self._check.view_made()
             return self._views.make(self, at, low, high, can_write if writable is None else writable, what)
 
     def _refuse_views(self, action: str, low: int, high: int, *, writable_only: bool = False) -> None:

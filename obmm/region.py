@@ -69,6 +69,11 @@ class Region(abc.ABC):
         """The export generation, or None for a raw region without a header."""
 
     @property
+    def export_generation(self) -> int:
+        """What names the export on every node, 0 if this object does not know it."""
+        return self.generation or 0
+
+    @property
     @abc.abstractmethod
     def caches(self) -> tuple[Cache, ...]:
         """The cache modes in which the region can be mapped; the first is the default."""
