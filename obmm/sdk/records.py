@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SDK queries answer, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from obmm.sdk.abi import NO_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class RegionHost:
+    """A host of a region.  With `affinity` it provides memory."""
+
+    name: str
+    affinity: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostGroup:
+    """A region: hosts that may attach each other's memory.  `name` is empty in lookup_regions."""
+
+    hosts: tuple[RegionHost, ...]
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NumaMemory:
+    """Memory of one NUMA node of a host, bytes; `lend_ratio` in percent."""
+
+    slot_id: int
+    socket_id: int
+    numa_id: int
+    lend_ratio: int
+    total: int
+    free: int
+    borrowed: int
+    lent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host of the cluster."""
+
+    name: str
+    numa: tuple[NumaMemory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Who gives the memory of an object: a host, and optionally its socket, NUMA node and port."""
+
+    host: str
+    socket_id: int = NO_PORT
+    numa_id: int = NO_PORT
+    port_id: int = NO_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Who lends the memory of a lease."""
+
+    slot_id: int
+    socket_id: int = NO_PORT
+    numa_id: int = NO_PORT
+    port_id: int = NO_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEntry:
+    """A shared object of the cluster; `size` in bytes as asked for."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectUnits:
+    """The units of an object that is attached on this node: unit i holds bytes [i * unit, (i + 1) * unit).
+
+    `mem_ids` are this node's and die with the attachment (SDK specification 11).
+    """
+
+    name: str
+    size: int
+    unit: int
+    mem_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a stand-in has counted so far: round trips to its daemon, memory system calls."""
+
+    round_trips: int
+    system_calls: int
