@@ -123,7 +123,7 @@ def test_library_without_the_functions_is_refused(tmp_path: Path) -> None:
         input=b"int ubsmem_finalize(void) { return 0; }",
         check=True,
     )
-    with pytest.raises(SdkLibraryError, match="lacks .*ubsmem_init_attributes"):
+    with pytest.raises(SdkLibraryError, match=r"lacks .*ubsmem_init_attributes"):
         load(path)
 
 
