@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The kernel interface of openEuler's OBMM driver: limits, flags, request
  * numbers and argument structs (driver specification 3-5, reference profile).
