@@ -39,6 +39,8 @@ from obmm.window import Cache
 _INITIAL: Final = {"none": Right.NONE, "r": Right.READ, "rw": Right.WRITE}
 _ACQUIRED: Final = {"r": Right.READ, "w": Right.WRITE}
 _PROT: Final = {Right.NONE: 0, Right.READ: mmap.PROT_READ, Right.WRITE: mmap.PROT_READ | mmap.PROT_WRITE}
+_NULL, _BYTES, _from_buffer = ffi.NULL, ffi.typeof("char[]"), ffi.from_buffer
+_load, _copy_from = lib.obmm_gated_load, lib.obmm_gated_copy_from
 # members bound once: an attribute of an Enum class costs more than the load itself
 _NONE, _READ, _WRITE = Right.NONE, Right.READ, Right.WRITE
 _FORCE_DEADLINE_MS: Final = 30_000
@@ -113,6 +115,8 @@ class Mapping:
         self._offset = region.data_offset
         self.start = max(low - self._offset, 0)
         self.stop = max(min(high - self._offset, region.nbytes), self.start)
+        self._payload = self._span.base + self._offset - low
+        self._gate = self._span.gate
         self._check = checker.watch(self, self._rights.runs(low, high))
 
     # --- description -------------------------------------------------------------------------------------------------
@@ -159,6 +163,13 @@ class Mapping:
         if scalar is None:
             raise _bad_scalar(dtype)
         width = scalar.width
+        lease = self._lease
+        if self._floor and self._open and self.start <= offset <= self.stop - width and (lease is None or lease.usable):
+            loaded = _load(self._gate, self._payload + offset, width, _NULL)
+            if not loaded.result:
+                word: int = loaded.value
+                return word if scalar.decode is None else scalar.decode(word)
+        # anything unusual: checked step by step, so that the error says what it was
         low = self._checked(offset, width, _READ)
         if offset % width:
             raise _misaligned("load", offset, width)
@@ -198,8 +209,17 @@ class Mapping:
 
         On RemoteMemoryError `out` holds an unspecified prefix.
         """
-        target = ffi.from_buffer(out, require_writable=True)
+        target = _from_buffer(_BYTES, out, True)
         size = len(target)
+        lease = self._lease
+        if (
+            self._floor
+            and self._open
+            and self.start <= offset <= self.stop - size
+            and (lease is None or lease.usable)
+            and not _copy_from(self._gate, target, self._payload + offset, size, self._nc, _NULL)
+        ):
+            return size
         low = self._checked(offset, size, _READ)
         try:
             self._span.copy_from(low, target, size)
@@ -209,7 +229,7 @@ class Mapping:
 
     def write(self, offset: int, data: Any) -> int:
         """Copy the buffer `data` to `offset`, guarded -> bytes written."""
-        source = ffi.from_buffer(data)
+        source = _from_buffer(_BYTES, data)
         size = len(source)
         low = self._checked(offset, size, _WRITE)
         try:
