@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an arm is: a way to reach a table, opened as a memory that the workloads use."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from obmm.bench.compiled import ffi, library
+from obmm.rows import GatherEngine, RowStore
+from obmm.rows.manifest import Manifest
+from obmm.rows.memory import RowMemory
+from obmm.rows.table import TableSpec
+
+Kind = Literal["local", "network", "hardware", "emulated", "stand-in"]
+Progress = Callable[[float], None]
+
+
+class Unavailable(Exception):
+    """An arm cannot run here, or a workload not on this arm; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Equal tables of rows that lie one after the other in a memory; `stride` is from row to row."""
+
+    count: int
+    row_bytes: int
+    stride: int
+    rows: int
+    bases: NDArray[np.uint64]
+
+    @classmethod
+    def divide(cls, nbytes: int, count: int, row_bytes: int, stride: int) -> Tables:
+        each = nbytes // count // 4096 * 4096
+        return cls(count, row_bytes, stride, each // stride, np.arange(count, dtype=np.uint64) * np.uint64(each))
+
+
+class Memory(abc.ABC):
+    """An open table of known content (`obmm.bench.content`)."""
+
+    nbytes: int
+    backend: str
+    pages: str
+    address: int | None = None
+    """Where plain loads reach it, if they do."""
+    most_threads = 1
+    plan = ""
+
+    @abc.abstractmethod
+    def tables(self, count: int, row_bytes: int, nbytes: int | None = None) -> Tables:
+        """How the first `nbytes` divide into tables, as this memory needs rows to lie."""
+
+    @abc.abstractmethod
+    def gather(
+        self, tables: Tables, ids: NDArray[np.int64], out: NDArray[np.uint8], threads: int
+    ) -> Callable[[], object]:
+        """The call to time: rows ``ids[table, i]`` of every table into ``out[table, i]``; ids are read anew each time."""
+
+    def read(self, offset: int, out: NDArray[np.uint8]) -> None:
+        raise Unavailable("this arm answers rows, not ranges")
+
+    def write(self, offset: int, data: NDArray[np.uint8]) -> None:
+        raise Unavailable("this arm is read only")
+
+    def nodes(self) -> Any:
+        """(exporting device, importing device, cache, pmd) for work on regions of its own."""
+        raise Unavailable("no regions: the control plane and ownership are OBMM's")
+
+
+class Arm(abc.ABC):
+    """One candidate."""
+
+    name: str
+    title: str
+    kind: Kind
+
+    @abc.abstractmethod
+    def open(self, nbytes: int, progress: Progress) -> AbstractContextManager[Memory]:
+        """A table of `nbytes`, filled.  Unavailable with the reason where it cannot be had."""
+
+
+class StoreMemory(Memory):
+    """A memory that plain loads reach, with rows gathered by `obmm.rows`."""
+
+    def __init__(self, memory: RowMemory, engine: GatherEngine, pages: str) -> None:
+        self._memory, self._engine = memory, engine
+        self.nbytes, self.backend, self.pages = memory.nbytes, memory.backend, pages
+        self.address = memory.address
+        library().bench_touch(ffi.cast("uint8_t *", memory.address), memory.nbytes)
+        self.most_threads = engine.threads + 1
+
+    def tables(self, count: int, row_bytes: int, nbytes: int | None = None) -> Tables:
+        return Tables.divide(nbytes or self.nbytes, count, row_bytes, -(-row_bytes // 8) * 8)
+
+    def gather(
+        self, tables: Tables, ids: NDArray[np.int64], out: NDArray[np.uint8], threads: int
+    ) -> Callable[[], object]:
+        specs = tuple(
+            TableSpec(number, tables.rows, tables.row_bytes, tables.stride, int(base))
+            for number, base in enumerate(tables.bases)
+        )
+        store = RowStore.attach(
+            self._memory, Manifest(specs), verify="header", plan=tables.count == 1, engine=self._engine
+        )
+        if tables.count == 1:
+            self.plan = store.explain()
+            prepared = store.prepare(0, ids[0], out[0])
+            return lambda: prepared(threads)
+        step = store.prepare_many([(number, ids[number], out[number]) for number in range(tables.count)])
+
+        def run() -> None:
+            for ticket in step.submit(threads):
+                ticket.result()
+
+        return run

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`measure.c`, compiled where the benchmark runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cffi import FFI
+
+_SOURCE = Path(__file__).with_name("measure.c")
+_DECLARATIONS = """
+void bench_touch(const uint8_t *base, uint64_t nbytes);
+void bench_timer(uint64_t n, uint64_t *ns);
+void bench_loads(const uint8_t *base, const uint64_t *offsets, uint64_t n, uint64_t width, uint64_t *ns, uint64_t *values);
+uint64_t bench_wrong_rows(const uint8_t *out, const int64_t *ids, const uint64_t *bases, uint64_t tables,
+                          uint64_t count, uint64_t row_bytes, uint64_t stride);
+int bench_echo(const uint64_t *ping, uint64_t *pong, uint64_t n, uint64_t patience_ns);
+int bench_ping(uint64_t *ping, const uint64_t *pong, uint64_t n, uint64_t patience_ns, uint64_t *ns);
+"""
+
+ffi = FFI()
+ffi.cdef(_DECLARATIONS)
+
+
+@functools.cache
+def library() -> Any:
+    """The functions of `measure.c`.  RuntimeError without a C compiler."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "measure.so"
+        command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-o", str(target), str(_SOURCE)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except FileNotFoundError as error:
+            raise RuntimeError(
+                f"the benchmark needs a C compiler: {command[0]} is missing; fix: install gcc"
+            ) from error
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"{' '.join(command)}: {error.stderr}") from error
+        return ffi.dlopen(str(target))

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which path serves a step budget, from measured numbers: the un-hidden time at p99.
+
+A gather that starts when a window of `budget` opens delays the step by what of it is not hidden: max(0, p99 - budget).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from obmm.bench.results import Document, duration
+
+BUDGETS_NS = (56_000.0, 784_000.0, 1_275_000.0)
+"""One layer of a fast step, fourteen of them, one layer of a slow step (Engram specification 9.2)."""
+GATHERS = ("row", "batch", "row-size", "tables")
+REACH = {"hardware": 0, "network": 1, "local": 2}
+"""Paths to another node's memory first; what serves this node alone is the yardstick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """For one shape of gather and one budget: the path, or None, and the sentence that says why."""
+
+    case: str
+    row_bytes: int
+    rows: int
+    budget_ns: float
+    arm: str | None
+    unhidden_ns: float
+    why: str
+
+
+def verdicts(document: Document, budgets: tuple[float, ...] = BUDGETS_NS) -> list[Verdict]:
+    """One for every gather that was measured and every budget, in that order."""
+    shapes: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
+    for result in document["results"]:
+        if result["workload"] in GATHERS and result["temperature"] != "hot":
+            shapes.setdefault((result["row_bytes"], result["tables"], result["count"]), []).append(result)
+    titles = {arm["name"]: arm["title"] for arm in document["arms"]}
+    return [
+        _decide(_shape(row_bytes, tables, count), row_bytes, tables * count, budget, results, titles)
+        for (row_bytes, tables, count), results in sorted(shapes.items(), key=lambda item: _order(*item[0]))
+        for budget in budgets
+    ]
+
+
+def _order(row_bytes: int, tables: int, count: int) -> tuple[int, int, int]:
+    return tables, count, row_bytes
+
+
+def _shape(row_bytes: int, tables: int, count: int) -> str:
+    what = f"{tables} tables x {count} tokens" if tables > 1 else "one row" if count == 1 else f"{count} rows"
+    return f"{what} of {row_bytes} B"
+
+
+def _decide(
+    case: str, row_bytes: int, rows: int, budget: float, results: list[dict[str, Any]], titles: dict[str, str]
+) -> Verdict:
+    measured = [r for r in results if r["p99"] is not None and r["kind"] in REACH]
+    reaching = [r for r in measured if r["kind"] != "local"]
+    local = min((r for r in measured if r["kind"] == "local"), key=lambda r: r["p99"], default=None)
+    excluded = sorted({titles[r["arm"]] for r in results if r["kind"] not in REACH})
+    notes = []
+    if local is not None:
+        fits = "would be hidden" if local["p99"] <= budget else f"would leave {duration(local['p99'] - budget)}"
+        notes.append(f"the table in this node's own memory {fits} ({duration(local['p99'])})")
+    if excluded:
+        notes.append(f"no basis for a decision: {', '.join(excluded)} (not hardware)")
+    if not reaching:
+        return Verdict(
+            case, row_bytes, rows, budget, None, 0.0, "; ".join(["no path to another node was measured", *notes])
+        )
+    # the least un-hidden time; among paths that hide everything, the one that leaves the most of the budget
+    best = min(reaching, key=lambda r: (max(0.0, r["p99"] - budget), r["p99"]))
+    unhidden = max(0.0, best["p99"] - budget)
+    name = f"{titles[best['arm']]}, {best['threads']} thread{'s' if best['threads'] > 1 else ''}"
+    others = [f"{titles[r['arm']]} x{r['threads']} {duration(r['p99'])}" for r in reaching if r is not best]
+    why = f"{name}: p99 {duration(best['p99'])} against {duration(budget)}"
+    why += (
+        ", all hidden"
+        if not unhidden
+        else f", {duration(unhidden)} of every hundredth step un-hidden: nothing measured serves it"
+    )
+    if others:
+        why += f" (others: {', '.join(others)})"
+    return Verdict(
+        case, row_bytes, rows, budget, best["arm"] if not unhidden else None, unhidden, "; ".join([why, *notes])
+    )

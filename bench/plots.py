@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plots of the report, each an SVG text to put into a page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from obmm.bench.results import Document
+
+COLOURS = {
+    "local": "#1b7f5c",
+    "numpy-shm": "#5aa9e6",
+    "tcp": "#7a5195",
+    "obmm-cc": "#d1495b",
+    "obmm-nc": "#edae49",
+    "obmm-pmd": "#8d5524",
+    "sdk-cacheable": "#00798c",
+    "sdk-nc": "#52489c",
+    "sdk-pmd": "#30638e",
+}
+Row = dict[str, Any]
+
+
+def all_plots(document: Document) -> list[tuple[str, str]]:
+    """(title, SVG) of every plot that the results can fill."""
+    made = ((title, draw(document["results"])) for title, draw in _PLOTS)
+    return [(title, svg) for title, svg in made if svg]
+
+
+def _label(r: Row) -> str:
+    return r["arm"] + (f" ({r['kind'].upper()})" if r["mark"] else "")
+
+
+def _series(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for r in rows:
+        found.setdefault(r["arm"], []).append(r)
+    return found
+
+
+def _style(r: Row) -> dict[str, Any]:
+    # what is no hardware is never a solid line
+    return {"color": COLOURS.get(r["arm"], "#555"), "linestyle": "--" if r["mark"] else "-", "label": _label(r)}
+
+
+def _svg(draw: Callable[[Any], None], width: float = 7.2, height: float = 4.0) -> str:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, which="major", color="#e4e4e4", linewidth=0.7)
+    axes.set_axisbelow(True)
+    draw(axes)
+    out = io.StringIO()
+    FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _cdf(rows: list[Row]) -> str:
+    loads = [
+        r
+        for r in rows
+        if r["workload"] == "loads" and r["row_bytes"] == 8 and r["temperature"] != "hot" and r["threads"] == 1
+    ]
+    if not loads:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for r in loads:
+            axes.plot([max(v, 1) for v in r["cdf"]], [i / 100 for i in range(101)], linewidth=1.8, **_style(r))
+        axes.set(xscale="log", xlabel="ns (logarithmic)", ylabel="share of operations", ylim=(0, 1.01))
+        axes.legend(frameon=False, fontsize=8)
+
+    return _svg(draw)
+
+
+def _lines(workload: str, x: str, y: str, xlabel: str, ylabel: str, scale: float) -> Callable[[list[Row]], str]:
+    def make(rows: list[Row]) -> str:
+        chosen = [r for r in rows if r["workload"] == workload and r["threads"] == 1 and r["temperature"] != "hot"]
+        if not chosen:
+            return ""
+
+        def draw(axes: Any) -> None:
+            for each in _series(chosen).values():
+                each = sorted(each, key=lambda r: r[x])
+                points = [(r[x], r[y] / scale) for r in each if r[y] is not None]
+                axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.8, **_style(each[0]))
+            ticks = sorted({r[x] for r in chosen})
+            axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+            axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+            axes.minorticks_off()
+            axes.legend(frameon=False, fontsize=8)
+
+        return _svg(draw)
+
+    return make
+
+
+def _bars(rows: list[Row]) -> str:
+    chosen = [
+        max(each, key=lambda r: r["count"])
+        for each in _series(
+            r for r in rows if r["workload"] == "batch" and r["threads"] == 1 and r["temperature"] != "hot"
+        ).values()
+    ]
+    if not chosen:
+        return ""
+
+    def draw(axes: Any) -> None:
+        chosen.sort(key=lambda r: r["bytes_per_s"])
+        for r in chosen:
+            hatch = "///" if r["mark"] else ""
+            axes.barh(
+                _label(r), r["bytes_per_s"] / 1e9, color=COLOURS.get(r["arm"], "#555"), hatch=hatch, edgecolor="white"
+            )
+            axes.annotate(
+                f" {r['bytes_per_s'] / 1e9:.2f}", (r["bytes_per_s"] / 1e9, _label(r)), va="center", fontsize=9
+            )
+        axes.set(xlabel=f"GB/s, {chosen[0]['count']:,} rows of {chosen[0]['row_bytes']} B, median")
+
+    return _svg(draw, height=0.55 * len(chosen) + 1)
+
+
+_PLOTS: tuple[tuple[str, Callable[[list[Row]], str]], ...] = (
+    ("Latency of one 8-byte load or request: share of operations that were at most this slow", _cdf),
+    ("Gather rate by row size", _lines("row-size", "row_bytes", "bytes_per_s", "bytes per row", "GB/s (median)", 1e9)),
+    ("Cost by batch", _lines("batch", "count", "p99", "rows per batch", "p99, microseconds", 1e3)),
+    (
+        "Cost of a step by tokens",
+        _lines("tables", "count", "p99", "tokens (rows from each table)", "p99, microseconds", 1e3),
+    ),
+    ("Arms side by side", _bars),
+)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dependent loads of 4, 8 and 64 bytes at random lines: what latency is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+
+from obmm.bench import content
+from obmm.bench.arms.arm import Memory
+from obmm.bench.compiled import ffi, library
+from obmm.bench.footprint import Footprint
+from obmm.bench.presets import Preset
+from obmm.bench.timing import Series
+from obmm.bench.workloads.rows import gather_series
+from obmm.bench.workloads.workload import Case, Workload, threads_of, working_sets
+
+
+class DependentLoads(Workload):
+    """Each load's address depends on the one before, and each has its own reading of the clock.
+
+    Where no plain load reaches the memory (TCP, `take`), a request of one row of that size stands in its place.
+    """
+
+    name, title = "loads", "dependent loads"
+
+    def cases(self, preset: Preset, memory: Memory, footprint: Footprint) -> Iterator[Case]:
+        what = "load" if memory.address is not None else "request"
+        for width in preset.widths:
+            for size in working_sets(preset, memory):
+                for threads in threads_of(preset, memory):
+                    yield Case(f"{width}-byte {what}", width, threads=threads, working_set=size)
+
+    def run(self, case: Case, memory: Memory, preset: Preset, series: Series) -> int:
+        if memory.address is None:
+            return gather_series(case, memory, preset, series)
+        per_thread = preset.loads // case.threads
+        random = np.random.default_rng(11)
+        work = [
+            (
+                random.integers(0, case.working_set // 64, per_thread).astype(np.uint64) * np.uint64(64),
+                np.zeros(per_thread, np.uint64),
+                np.zeros(per_thread, np.uint64),
+            )
+            for _ in range(case.threads)
+        ]
+        base, loads = ffi.cast("uint8_t *", memory.address), library().bench_loads
+        gate = threading.Barrier(case.threads)
+
+        def one(number: int) -> None:
+            offsets, times, values = (ffi.from_buffer("uint64_t[]", array) for array in work[number])
+            gate.wait()
+            loads(base, offsets, per_thread, case.row_bytes, times, values)
+
+        others = [threading.Thread(target=one, args=(number,)) for number in range(1, case.threads)]
+        for thread in others:
+            thread.start()
+        one(0)
+        for thread in others:
+            thread.join()
+        verified = 0
+        for offsets, times, values in work:
+            if not np.array_equal(values, _expected(offsets, case.row_bytes)):
+                raise content.VerificationError(
+                    f"loads of {case.row_bytes} bytes returned what the memory does not hold"
+                )
+            series.add_c(times)
+            verified += case.row_bytes * per_thread
+        return verified
+
+
+def _expected(offsets: np.ndarray, width: int) -> np.ndarray:  # type: ignore[type-arg]
+    """What `bench_loads` must have seen at each offset."""
+    first = offsets // np.uint64(8)
+    if width == 4:
+        return (first * content.FACTOR) & np.uint64(0xFFFFFFFF)
+    parts = first[:, None] + np.arange(width // 8, dtype=np.uint64)
+    return np.bitwise_xor.reduce(parts * content.FACTOR, axis=1)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``obmm bench``: the reference benchmark (`obmm.bench`)."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from obmm.bench import compare as comparing
+from obmm.bench import results
+from obmm.bench.content import VerificationError
+from obmm.bench.presets import PRESETS
+from obmm.bench.results import duration
+from obmm.cli.exchange_options import exchange_options, protection
+
+
+class _Bar:
+    """A run's progress on standard error."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("start", total=1.0)
+
+    def step(self, text: str, share: float) -> None:
+        self._progress.update(self._task, description=text, completed=share)
+
+
+def _progress() -> Progress:
+    text = TextColumn("{task.description:<44}")
+    return Progress(text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), console=Console(stderr=True))
+
+
+@click.group()
+def bench() -> None:
+    """The reference benchmark: every path to a table, measured alike, every byte verified."""
+
+
+@bench.command()
+@click.argument("address", required=False, metavar="[HOST:PORT]")
+@click.option("--preset", type=click.Choice(list(PRESETS)), default="honest", show_default=True)
+@click.option("--arms", help="names, separated by commas (default: all)")
+@click.option("--workloads", help="names, separated by commas (default: all)")
+@click.option("--threads", help="thread counts, separated by commas (default: the preset's)")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), default="bench.json", show_default=True)
+@exchange_options
+def run(
+    address: str | None,
+    preset: str,
+    arms: str | None,
+    workloads: str | None,
+    threads: str | None,
+    output: str,
+    key: tuple[str, ...],
+    tls: tuple[str, str, str] | None,
+    plain: bool,
+    device: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Measure on this node, or against the table that `obmm bench serve` holds at HOST:PORT.
+
+    Without OBMM_DEVICE (or --device) the OBMM arms run on two emulated nodes and are marked so.  A run in which a byte is
+    wrong writes no figures and ends with status 1.
+    """
+    from obmm.bench import run as running
+    from obmm.bench.twonodes import connected
+
+    chosen = PRESETS[preset]
+    if threads:
+        chosen = replace(chosen, threads=tuple(_numbers(threads)))
+    names = _chosen(arms, running.ARM_NAMES, "arm")
+    what = _chosen(workloads, tuple(w.name for w in running.WORKLOADS), "workload")
+    with ExitStack() as stack:
+        if address:
+            every, nbytes = connected(stack, address, device, protection(key, tls, plain))
+            chosen = replace(chosen, footprint=nbytes)
+        else:
+            nodes = running.nodes_for_direct(stack, device)
+            every = running.arms(nodes)
+        work = [w for w in running.WORKLOADS if w.name in what]
+        measured = running.Run(chosen, [a for a in every if a.name in names], work, running.backend_of(every))
+        try:
+            with _progress() as progress:
+                document = measured.document(_Bar(progress))
+        except VerificationError as error:
+            raise click.ClickException(f"verification failed, no figures: {error}") from None
+    if not document["results"]:
+        reasons = [f"{each['arm']}: {each['reason']}" for each in document["unavailable"] + document["skipped"]]
+        raise click.ClickException("nothing was measured: " + "; ".join(reasons))
+    results.write(document, output)
+    if as_json:
+        click.echo(Path(output).read_text(), nl=False)
+        return
+    from obmm.bench.report_terminal import show
+
+    show(document, Console())
+    click.echo(f"{output}: {len(document['results'])} figures; `obmm bench report {output}` draws them")
+
+
+@bench.command()
+@click.argument("files", nargs=-1, required=True, metavar="RESULTS...")
+@click.option("-o", "--output", type=click.Path(file_okay=False), default="bench-report", show_default=True)
+@click.option("--budget-us", "budgets", multiple=True, type=float, help="step budgets of the decision, microseconds")
+def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...]) -> None:
+    """A table here; Markdown and one self-contained HTML page with plots in a folder."""
+    from obmm.bench import decision, report_html, report_markdown
+    from obmm.bench.report_terminal import show
+
+    chosen = tuple(b * 1000 for b in budgets) or decision.BUDGETS_NS
+    try:
+        documents = [results.read(each) for each in files]
+    except results.NotResults as error:
+        raise click.ClickException(str(error)) from None
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, document in zip(files, documents, strict=True):
+        click.echo(name)
+        show(document, Console(), chosen)
+    with _progress() as progress:
+        task = progress.add_task("draw", total=len(documents) + 1)
+        page = report_html.page(documents, [Path(each).name for each in files], chosen, lambda: progress.advance(task))
+    (folder / "report.html").write_text(page)
+    (folder / "report.md").write_text(report_markdown.text(documents, [Path(each).name for each in files], chosen))
+    click.echo(f"{folder / 'report.html'}\n{folder / 'report.md'}")
+
+
+@bench.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option(
+    "--threshold", type=click.FloatRange(min=1.0), help="status 1 when B needs more than so many times A's time"
+)
+@click.option("--percentile", type=click.Choice(["p50", "p90", "p99", "mean"]), default="p50", show_default=True)
+@click.option("--arms", help="only these, separated by commas")
+def compare(first: str, second: str, threshold: float | None, percentile: str, arms: str | None) -> None:
+    """Ratios B/A of every case that both have; above 1, B is slower."""
+    try:
+        one, two = results.read(first), results.read(second)
+    except results.NotResults as error:
+        raise click.ClickException(str(error)) from None
+    for unlike in comparing.differences(one, two):
+        click.echo(f"not alike, so ratios mean less: {unlike}", err=True)
+    found = comparing.ratios(one, two, percentile)
+    if arms:
+        found = [each for each in found if each.case["arm"] in arms.split(",")]
+    if not found:
+        raise click.ClickException("the two have no case in common")
+    table = Table("arm", "kind", "workload", "case", "x", f"A {percentile}", f"B {percentile}", "B/A")
+    slow = 0
+    for each in found:
+        case, late = each.case, threshold is not None and each.ratio > threshold
+        slow += late
+        table.add_row(
+            *(case["arm"], case["kind"], f"{case['workload']} ({case['temperature']})", case["case"]),
+            *(str(case["threads"]), duration(each.first_ns), duration(each.second_ns)),
+            f"[red]{each.ratio:.2f}[/red]" if late else f"{each.ratio:.2f}",
+        )
+    Console().print(table)
+    if slow:
+        click.echo(f"{slow} of {len(found)} cases are slower than {threshold} times A", err=True)
+        sys.exit(1)
+
+
+@bench.command()
+@click.option("--preset", type=click.Choice(list(PRESETS)), default="honest", show_default=True)
+@click.option("--host", help="address to bind to (default: all; loopback with --plain)")
+@click.option("--port", default=13857, show_default=True, help="0 picks a free one")
+@exchange_options
+def serve(
+    preset: str,
+    host: str | None,
+    port: int,
+    key: tuple[str, ...],
+    tls: tuple[str, str, str] | None,
+    plain: bool,
+    device: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Hold the table on this node for `obmm bench run HOST:PORT` on another, until interrupted."""
+    from obmm.bench.twonodes import serving
+
+    with ExitStack() as stack:
+        with _progress() as progress:
+            bar = _Bar(progress)
+            served = serving(stack, PRESETS[preset], host, port, device, protection(key, tls, plain), bar)
+        click.echo(
+            f"serving {served.nbytes} bytes at port {served.port}, rows over TCP at port {served.tcp_port}; Ctrl-C ends"
+        )
+        sys.stdout.flush()
+        served.wait()
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise click.BadParameter(f"{text!r}: whole numbers from 1 on, separated by commas")
+    return numbers
+
+
+def _chosen(text: str | None, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    if not text:
+        return known
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"no {what} {name!r}; there are {', '.join(known)}")
+    return names

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports, comparison and the decision, from one run's results."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from obmm.bench import decision, plots
+from obmm.cli.bench import bench
+
+
+def test_html_is_one_file_that_loads_nothing(report_folder):
+    page = (report_folder / "report.html").read_text()
+    assert page.count("<svg") == 5
+    assert not re.search(r"<script|<link|<img|\bsrc=|@import|url\((?!#)", page)
+
+
+def test_html_and_markdown_mark_every_emulated_row(report_folder, document):
+    emulated = sum(1 for r in document["results"] if r["kind"] == "emulated")
+    assert (report_folder / "report.html").read_text().count("<mark>EMULATED</mark>") == emulated
+    assert (report_folder / "report.md").read_text().count("| EMULATED |") == emulated
+
+
+def test_reports_name_arms_that_did_not_run_and_why(report_folder, document):
+    for name in ("report.html", "report.md"):
+        text = (report_folder / name).read_text()
+        assert all(each["reason"].split("'")[0] in text for each in document["unavailable"])
+
+
+def test_plots_mark_emulated_series(document):
+    made = dict(plots.all_plots(document))
+    assert len(made) == 5
+    assert all("EMULATED" in svg for svg in made.values())
+
+
+def _with_factor(document, path, factor):
+    changed = copy.deepcopy(document)
+    for result in changed["results"]:
+        result["p50"] *= factor
+    path.write_text(json.dumps(changed))
+    return str(path)
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.4, 0), (1.6, 1)])
+def test_compare_ends_with_status_1_beyond_the_threshold(results_file, document, tmp_path, factor, code):
+    other = _with_factor(document, tmp_path / "b.json", factor)
+    ran = CliRunner().invoke(bench, ["compare", str(results_file), other, "--threshold", "1.5"])
+    assert ran.exit_code == code, ran.output
+
+
+def test_compare_says_when_the_machines_differ(results_file, document, tmp_path):
+    document["environment"]["cpu"] = "another"
+    other = _with_factor(document, tmp_path / "b.json", 1.0)
+    ran = CliRunner().invoke(bench, ["compare", str(results_file), other])
+    assert "not alike" in ran.output
+
+
+def test_files_without_results_are_refused(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    ran = CliRunner().invoke(bench, ["report", str(path)])
+    assert ran.exit_code == 1
+    assert "no results" in ran.output
+
+
+def _measured(**p99_us):
+    kinds = {"local": "local", "tcp": "network", "obmm-cc": "hardware", "emulated": "emulated"}
+    results = [
+        {
+            "arm": arm.replace("_", "-"),
+            "kind": kinds[arm.replace("_", "-")],
+            "workload": "batch",
+            "temperature": "cold",
+            "row_bytes": 1364,
+            "tables": 1,
+            "count": 128,
+            "threads": 1,
+            "p99": value * 1000,
+        }
+        for arm, value in p99_us.items()
+    ]
+    return {"results": results, "arms": [{"name": r["arm"], "title": r["arm"]} for r in results]}
+
+
+def test_the_path_with_the_least_unhidden_time_serves_a_budget():
+    found = decision.verdicts(_measured(local=10, tcp=200, obmm_cc=40), (56_000.0,))
+    assert [(v.arm, v.unhidden_ns) for v in found] == [("obmm-cc", 0.0)]
+    assert "40 us against 56 us, all hidden" in found[0].why
+
+
+def test_no_path_serves_a_budget_that_all_exceed_and_the_rest_is_told():
+    (found,) = decision.verdicts(_measured(local=10, tcp=200, obmm_cc=100), (56_000.0,))
+    assert found.arm is None
+    assert found.unhidden_ns == 44_000
+
+
+def test_emulated_arms_never_serve_a_budget():
+    (found,) = decision.verdicts(_measured(local=10, tcp=200, emulated=1), (784_000.0,))
+    assert found.arm == "tcp"
+    assert "no basis for a decision: emulated" in found.why
+
+
+def test_local_memory_is_the_yardstick_not_a_path_to_another_node():
+    (found,) = decision.verdicts(_measured(local=1), (784_000.0,))
+    assert found.arm is None
+    assert "no path to another node was measured" in found.why

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run keeps the rules of design section 10."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import jsonschema
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from obmm.bench import content
+from obmm.bench import run as running
+from obmm.bench.arms.local import LocalArm
+from obmm.bench.footprint import Footprint
+from obmm.bench.timing import Series, Timer
+from obmm.cli.bench import bench
+
+MIB = 1 << 20
+
+
+def test_results_are_what_the_published_schema_says(document, schema):
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+
+
+def test_every_arm_is_in_the_results_or_listed_with_its_reason(document):
+    ran = {arm["name"] for arm in document["arms"]}
+    missing = {each["arm"] for each in document["unavailable"]}
+    assert ran | missing == set(running.ARM_NAMES)
+    assert not ran & missing
+    assert {"local", "numpy-shm", "tcp", "obmm-cc", "obmm-nc", "obmm-pmd"} <= ran
+
+
+def test_every_workload_of_every_arm_is_measured_or_skipped_with_its_reason(document):
+    have = {(r["arm"], r["workload"]) for r in document["results"]}
+    have |= {(each["arm"], each["workload"]) for each in document["skipped"] if each["reason"]}
+    assert have == {(arm["name"], work.name) for arm in document["arms"] for work in running.WORKLOADS}
+
+
+def test_emulated_rows_are_marked(document):
+    direct = [r for r in document["results"] if r["arm"].startswith("obmm-")]
+    assert direct
+    assert all(r["kind"] == "emulated" and r["mark"].startswith("EMULATED") for r in direct)
+
+
+def test_emulated_control_plane_times_say_that_they_say_nothing_about_hardware(document):
+    control = [r for r in document["results"] if r["plane"] == "control"]
+    assert {r["workload"] for r in control} == {"control", "fetch", "pingpong-cc"}
+    assert all("say nothing about hardware" in r["caveat"] for r in control)
+
+
+@pytest.mark.parametrize("field", ["mark", "caveat"])
+def test_schema_refuses_emulated_figures_without_their_mark(document, schema, field):
+    next(r for r in document["results"] if r["caveat"])[field] = ""
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)
+
+
+def test_cold_is_said_only_of_four_times_a_known_last_level_cache():
+    footprint = Footprint(nbytes=400 * MIB, cache=100 * MIB)
+    assert footprint.temperature(400 * MIB) == "cold"
+    assert footprint.temperature(399 * MIB) == "hot/limited"
+    assert footprint.temperature(64 << 10) == "hot"
+    assert Footprint(400 * MIB, cache=0).temperature(400 * MIB) == "hot/limited"
+
+
+def test_percentiles_that_the_samples_do_not_carry_are_none():
+    series = Series(Timer(0.0, 0.0))
+    for value in range(100):
+        series.add(float(value))
+    summary = series.summary()
+    assert summary["p99"] == pytest.approx(98.01)
+    assert summary["p99_9"] is None
+
+
+def test_the_clocks_own_cost_is_subtracted_and_never_gives_less_than_nothing():
+    series = Series(Timer(c_ns=20.0, python_ns=100.0))
+    series.add(150.0)
+    series.add_c(np.array([10, 50], np.uint64))
+    assert series.summary()["cdf"][0] == 0.0
+    assert series.summary()["max"] == 50.0
+    assert series.summary()["p50"] == 30.0
+
+
+@pytest.mark.parametrize("at", [0, 1363, 3 * 1364 + 5])
+def test_one_wrong_byte_of_a_gather_is_found(at):
+    table = content.words(0, 1364 * 64).view(np.uint8)
+    ids = np.array([[5, 63, 0, 7]], np.int64)
+    out = np.ascontiguousarray(table.reshape(64, 1364)[ids])
+    bases = np.zeros(1, np.uint64)
+    assert content.check_rows(out, ids, bases, 1364) == out.nbytes
+    out.reshape(-1)[at] ^= 1
+    with pytest.raises(content.VerificationError, match="1 of 4 rows"):
+        content.check_rows(out, ids, bases, 1364)
+
+
+class _WrongArm(LocalArm):
+    """A table in which one byte of every row is wrong."""
+
+    @contextmanager
+    def open(self, nbytes, progress):
+        with super().open(nbytes, progress) as memory:
+            for offset in range(0, nbytes, 64):
+                memory._array[offset] ^= 1
+            yield memory
+
+
+@pytest.mark.parametrize("workload", ["loads", "row", "batch", "tables", "read"])
+def test_a_run_that_fails_verification_writes_no_figures(workload, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "arms", lambda *_: (_WrongArm(),))
+    path = tmp_path / "wrong.json"
+    ran = CliRunner().invoke(
+        bench, ["run", "--preset", "smoke", "--arms", "local", "--workloads", workload, "-o", str(path)]
+    )
+    assert ran.exit_code == 1
+    assert "verification failed" in ran.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_of_an_earlier_run_survive_a_run_that_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "arms", lambda *_: (_WrongArm(),))
+    path = tmp_path / "results.json"
+    path.write_text("before")
+    CliRunner().invoke(bench, ["run", "--preset", "smoke", "--workloads", "row", "-o", str(path)])
+    assert path.read_text() == "before"
+
+
+def test_unknown_names_are_refused_with_the_known_ones():
+    ran = CliRunner().invoke(bench, ["run", "--arms", "rdma"])
+    assert ran.exit_code == 2
+    assert "numpy-shm" in ran.output
