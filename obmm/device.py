@@ -26,6 +26,7 @@ from obmm.abi import (
 )
 from obmm.attached import AttachedRegion
 from obmm.backend import Backend
+from obmm.closing import close_on_exit
 from obmm.driver import Driver
 from obmm.errors import ClosedError, ObmmArgumentError, ObmmError
 from obmm.exported import ExportedRegion
@@ -390,12 +391,7 @@ class Device:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except ObmmError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"and {self!r} stayed open: {refusal}")
+        close_on_exit(self, error)
 
     def __bool__(self) -> bool:
         return self._open

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from obmm import checker
 from obmm._native import ffi, lib
 from obmm.abi import CacheOp
+from obmm.closing import close_on_exit
 from obmm.errors import (
     ClosedError,
     MappingBusyError,
@@ -29,7 +30,7 @@ from obmm.errors import (
 from obmm.header import RegionHeader
 from obmm.ownership import Right, RightsMap
 from obmm.publishing import ContentVersion
-from obmm.region import Access, Region, close_on_exit
+from obmm.region import Access, Region
 from obmm.rowview import RowView, refuse_bad_rows
 from obmm.scalars import SCALARS
 from obmm.span import Span, SpanFault, SpanShut

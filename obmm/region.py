@@ -12,7 +12,8 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError, ObmmError
+from obmm.closing import close_on_exit
+from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError
 from obmm.leased import Leased
 from obmm.window import Cache
 
@@ -249,16 +250,6 @@ class Hold:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def close_on_exit(thing: Region | Mapping, error: BaseException | None) -> None:
-    """Close at the end of a with block; with an exception in flight a refusal becomes a note on it."""
-    try:
-        thing.close()
-    except ObmmError as refusal:
-        if error is None:
-            raise
-        error.add_note(f"and {thing!r} stayed open: {refusal}")
 
 
 def _warn_leak(what: str, pid: int) -> None:

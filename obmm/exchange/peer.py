@@ -19,6 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from obmm.closing import close_on_exit
 from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError
 from obmm.exchange.client import Client, Target
 from obmm.exchange.errors import DeadlineError
@@ -216,12 +217,7 @@ class Peer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except MappingBusyError as busy:
-            if error is None:
-                raise
-            error.add_note(f"and the peer could not be closed: {busy.strerror}")
+        close_on_exit(self, error)
 
     def __repr__(self) -> str:
         return f"<obmm peer {self.address}, mode {self._client.target.mode.name}{', closed' if self._closed else ''}>"

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from obmm.closing import close_on_exit
 from obmm.errors import ClosedError, ObmmArgumentError
 from obmm.exchange.desk import LeaseDesk, ServerEvent
 from obmm.exchange.errors import DeadlineError, LeasesOutstandingError
@@ -199,12 +200,7 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except LeasesOutstandingError as outstanding:
-            if error is None:
-                raise
-            error.add_note(f"and the server could not be closed: {outstanding.strerror}")
+        close_on_exit(self, error)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "serving"

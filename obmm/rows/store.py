@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from obmm import guard
 from obmm._native import lib
-from obmm.errors import MappingBusyError, StaleHandleError
+from obmm.closing import close_on_exit
+from obmm.errors import StaleHandleError
 from obmm.mapping import Mapping
 from obmm.region import Access, Region
 from obmm.rows import canary
@@ -360,12 +361,7 @@ class RowStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except MappingBusyError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"and {self!r} stayed open: {refusal}")
+        close_on_exit(self, error)
 
     def __repr__(self) -> str:
         return f"<RowStore {len(self._bound)} tables, {self.path}, on {self.backend}>"
