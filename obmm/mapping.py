@@ -509,6 +509,18 @@ class Mapping:
             if borrow:
                 self._update(self._low, end, _NONE, CacheOp.INFER)
 
+    def drop_cached_header(self) -> None:
+        """Invalidate the granule that holds the header, rights unchanged: the next load of it comes from memory.
+
+        For readers only: on a range with the right W unwritten lines would be lost.
+        """
+        with self._lock:
+            self._check_open()
+            low, end = self._low, self._low + self.granularity
+            if self._rights.strongest(low, end) is _WRITE:
+                raise OwnershipError(errno.EPERM, f"{self} may have unwritten lines in its header: publish first")
+            self._update(low, end, self._rights.weakest(low, end), CacheOp.INVAL)
+
     def write_header_page(self, page: bytes) -> None:
         """Replace the region's header; the mapping must start at the region's start and have the right W."""
         try:

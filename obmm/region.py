@@ -95,6 +95,11 @@ class Region(abc.ABC):
         return not self._open
 
     @property
+    def holds(self) -> tuple[str, ...]:
+        """Why the region must not be closed now: who lends it, and to whom."""
+        return tuple(self._holds.values())
+
+    @property
     def mappings(self) -> tuple[Mapping, ...]:
         """The live mappings made through this object."""
         return tuple(mapping for mapping in self._mappings if not mapping.closed)
@@ -195,7 +200,7 @@ class Region(abc.ABC):
 
     def refuse_if_busy(self) -> None:
         """MappingBusyError that names what keeps the region from being closed, if anything does."""
-        holds = list(self._holds.values())
+        holds = self.holds
         if holds:
             raise MappingBusyError(errno.EBUSY, f"{self} is held: {'; '.join(holds)}", operation=self._remove_operation)
         for mapping in self.mappings:

@@ -403,6 +403,13 @@ static uint64_t read_version(const struct obmm_table *table)
 	return table->version ? __atomic_load_n(table->version, __ATOMIC_ACQUIRE) : 0;
 }
 
+static bool is_ahead_of_caches(const struct obmm_table *table, uint64_t version)
+{
+	uint64_t cached = table->cached ? __atomic_load_n(table->cached, __ATOMIC_RELAXED) : 0;
+
+	return cached && cached != version;
+}
+
 /* A row is of one generation when the sequence lock was even and the same around the copy. */
 static int run(void *arg)
 {
@@ -411,7 +418,7 @@ static int run(void *arg)
 	int result;
 
 	job->version = read_version(table);
-	if (job->version & 1)
+	if (job->version & 1 || is_ahead_of_caches(table, job->version))
 		return -ESTALE;
 	if (table->version)
 		obmm_order_load();

@@ -62,6 +62,11 @@ struct obmm_table {
 	 * after the rows; odd or changed gives -ESTALE.
 	 */
 	const uint64_t *version;
+	/*
+	 * The version that this host's caches may hold rows of, or NULL or 0:
+	 * any other gives -ESTALE, because cached rows can be older than it.
+	 */
+	const uint64_t *cached;
 	struct obmm_totals *totals; /* may be NULL */
 };
 

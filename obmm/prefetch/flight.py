@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,10 @@ class Flight:
     blocked: float = 0.0
     rows: Rows | None = None
     error: ObmmError | None = None
+    companions: Sequence[Flight] = ()
+    """The flights that were submitted with this one."""
+    rechecked: bool = False
+    """Whether the owner had not published again when this gather had ended."""
 
     def take_ids(self, ids: NDArray[Any]) -> None:
         """Copy the ids and clear the padding, before the window opens."""
@@ -65,6 +70,7 @@ class Flight:
 
     def let_go(self) -> None:
         """The step is over: free the slot, or leave it to a gather that nobody waits for."""
+        self.companions = ()  # no cycle: buffers go when the last step goes
         if self.slot is None:
             return
         if self.rows is None and self.ticket is not None and not self.ticket.done():

@@ -38,8 +38,10 @@ class Gatherer:
         invalid: Invalid,
         health: PeerHealth,
         metrics: PrefetchMetrics,
+        recheck: bool,
     ) -> None:
         self._store = store
+        self._rechecks = recheck and store.path == "cacheable"
         self._path = store.path
         self._replica = replica
         self._policy = policy
@@ -61,9 +63,12 @@ class Gatherer:
             for flight, _ in going:
                 flight.error = as_obmm_error(error)
             return
-        for (flight, _), ticket in zip(going, tickets, strict=True):
+        companions = [flight for flight, _ in going]
+        for flight, ticket in zip(companions, tickets, strict=True):
             flight.ticket = ticket
             flight.submitted = now
+            flight.companions = companions
+            flight.rechecked = False
 
     def account(self, flight: Flight) -> None:
         """Count a consumed flight, when nobody waits any more."""
@@ -134,11 +139,24 @@ class Gatherer:
             rows = ticket.result()
         except Exception as error:
             return as_obmm_error(error)
+        try:
+            self._recheck(flight)
+        except Exception as error:
+            return as_obmm_error(error)
         if ticket.generation not in (0, flight.generation):
             return changed(flight.layer.table, flight.generation, ticket.generation)
         flight.gather = ticket.seconds
         flight.rows_read = rows
         return None
+
+    def _recheck(self, flight: Flight) -> None:
+        """A cacheable import shows no new publication by itself: ask memory, once for all gathers that have ended."""
+        if not self._rechecks or flight.rechecked:
+            return
+        ended = [each for each in flight.companions if each.ticket is not None and each.ticket.done()]
+        self._store.check_generation()
+        for each in ended:
+            each.rechecked = True
 
     def _again(self, flight: Flight, error: ObmmError) -> ObmmError | None:
         """One more try with what is left of the deadline."""

@@ -69,6 +69,8 @@ class EngramPrefetcher:
     `staging`: "pinned" (the device's pinned memory, or plain pages without a device), or a function that makes a writable
     buffer of so many bytes, for staging in shared memory.
     `replica`: a source on this node for the policy "local".
+    `recheck`: on a cacheable import, `consume` asks memory whether the owner has published again before it calls rows OK
+    (one UPDATE_RANGE for all gathers of the step that have ended).  Without it the owner must revoke before it publishes.
 
     A remote fault never raises in `consume`: a raise in the middle of a forward leaves the other ranks of a collective
     waiting for ever.  It gives complete bytes and a status; `drain` raises.
@@ -90,6 +92,7 @@ class EngramPrefetcher:
         deadlines: Deadlines | None = None,
         breaker: CircuitBreaker | None = None,
         max_abandoned: int = 2,
+        recheck: bool = True,
     ) -> None:
         if max_tokens < 1 or depth < 1 or max_abandoned < 1 or padding != "zero":
             raise refused(
@@ -105,6 +108,7 @@ class EngramPrefetcher:
         self._max_tokens = max_tokens
         self._depth = depth
         self._invalid: Invalid = invalid
+        self._recheck = recheck
         self._deadlines = deadlines or Deadlines()
         self._steps: deque[_Step] = deque()
         self._begun = 0
@@ -151,7 +155,9 @@ class EngramPrefetcher:
         self._store = store
         self._limits = np.array([store.tables[layer.table].n_rows for layer in self._layers])
         self._health = PeerHealth(store, breaker, self._deadlines.probe, self._max_abandoned, self.metrics)
-        self._gatherer = Gatherer(store, self._replica, self._policy, self._invalid, self._health, self.metrics)
+        self._gatherer = Gatherer(
+            store, self._replica, self._policy, self._invalid, self._health, self.metrics, self._recheck
+        )
 
     def _check_layers(self, store: RowSource) -> None:
         if not self._layers or len({layer.layer_id for layer in self._layers}) != len(self._layers):

@@ -97,6 +97,10 @@ class RowSource(Protocol):
         """The content version (sequence lock): even while the content is stable."""
         ...
 
+    def check_generation(self) -> int:
+        """The same from memory itself, not from caches: raises unless gathers that have ended are of it."""
+        ...
+
     def healthy(self) -> bool:
         """Whether the peer is known to live (heartbeat or lease connection); reads no remote memory."""
         ...

@@ -59,6 +59,7 @@ class BoundTable:
         table.n_gates = len(memory.gates)
         table.totals = self.totals
         table.version = ffi.cast("uint64_t *", memory.version_address)
+        table.cached = memory.cached_version
         lib.obmm_tuning_default(ffi.addressof(table, "tuning"), spec.row_bytes, table.flags)
         heads = (*spec.head_offsets, spec.n_rows) if spec.head_offsets else ()
         self.heads = ffi.new("int64_t[]", heads) if heads else ffi.NULL

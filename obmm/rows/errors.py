@@ -47,6 +47,18 @@ def late(table: object, seconds: float) -> GatherDeadlineError:
     )
 
 
+def outdated(attached: int, version: int) -> StaleHandleError:
+    """The owner published under a cacheable import."""
+    now = f"{version}, which is being written" if version % 2 else f"{version}"
+    return StaleHandleError(
+        errno.ESTALE,
+        f"GATHER: publication {attached} was attached, the memory holds {now}; cached rows may be of either [Engram "
+        "specification 10-18, driver specification 16]; fix: refresh(new_manifest), or attach again",
+        operation="GATHER",
+        reason="generation",
+    )
+
+
 def republished(table: object, version: int) -> StaleHandleError:
     """The content changed under the gather."""
     when = f"is being published (version {version} is odd)" if version % 2 else "was published again meanwhile"

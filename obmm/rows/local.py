@@ -44,6 +44,7 @@ class LocalMemory:
         self.gate = ffi.new("struct obmm_gate *")
         self.has_header = header
         self.version_address = self.base + RegionHeader.CONTENT_VERSION_OFFSET if header else 0
+        self.cached_version = ffi.NULL
         self._slot: int | None = guard.register(self.base, self.high, next(_identities))
         guard.verify()
 
@@ -104,6 +105,9 @@ class LocalMemory:
         page[80:88] = manifest_bytes.to_bytes(8, "little")
         self._guarded(lib.obmm_gated_copy_to, self.base + 44, ffi.from_buffer(page) + 44, 44, 0)
         version.end()
+
+    def reread_header(self) -> None:
+        """Nothing to do: this host's caches are coherent."""
 
     def refresh(self) -> None:
         """Nothing to do: this host's caches are coherent."""

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import mmap
 import struct
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from obmm._native import ffi, lib
 from obmm.errors import ObmmError, RemoteMemoryError
 from obmm.header import RegionHeader
+from obmm.imported import ImportedRegion
 from obmm.mapping import Mapping
 from obmm.ownership import Right
 from obmm.region import Access, Region
@@ -47,6 +49,9 @@ class MappedMemory:
         self.backend = str(first.region.device.backend)
         self.has_header = first._low == 0 and first.region.data_offset > 0
         self.version_address = first._span.base + RegionHeader.CONTENT_VERSION_OFFSET if self.has_header else 0
+        # hosts do not snoop each other (driver specification 16); the owner's host does snoop its own CPUs
+        self._incoherent = self.has_header and not self.nc and isinstance(first.region, ImportedRegion)
+        self.cached_version = ffi.new("uint64_t *") if self._incoherent else ffi.NULL
 
     @classmethod
     def side_by_side(cls, regions: Sequence[Region], access: Access, cache: Cache | None) -> MappedMemory:
@@ -128,6 +133,7 @@ class MappedMemory:
         return struct.pack("=4Q", *words)
 
     def begin(self) -> None:
+        self._warn_of_readers()
         for mapping in self._mappings:
             if mapping.right < Right.WRITE:
                 mapping.acquire("w")
@@ -146,6 +152,10 @@ class MappedMemory:
         for mapping in reversed(self._mappings[1:]):
             mapping._write_back(mapping._low)
         first.publish()
+
+    def reread_header(self) -> None:
+        if self._incoherent:
+            self._mappings[0].drop_cached_header()
 
     def refresh(self) -> None:
         for mapping in self._mappings:
@@ -176,6 +186,17 @@ class MappedMemory:
         if self._owned:
             for mapping in reversed(self._mappings):
                 mapping.close()
+
+    def _warn_of_readers(self) -> None:
+        """An importer with a right must not be written under (driver specification 16, rule 1)."""
+        for mapping in self._mappings:
+            if not self.nc and mapping.right < Right.WRITE and mapping.region.holds:
+                warnings.warn(
+                    f"writing to {mapping.region!r} while {'; '.join(mapping.region.holds)}: cacheable readers must let go "
+                    "first [driver specification 16, rule 4]; what they gather meanwhile fails as stale",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
 
     def _header_word(self, offset: int) -> int:
         found = lib.obmm_gated_load(self._mappings[0]._span.gate, self._mappings[0]._span.base + offset, 8, ffi.NULL)

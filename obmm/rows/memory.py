@@ -23,6 +23,9 @@ class RowMemory(Protocol):
     nc: bool
     version_address: int
     """Where the content version of the region header is mapped; 0: nowhere."""
+    cached_version: Any
+    """``uint64_t *``: the publication that this host's caches may hold rows of (0: not known yet); NULL where caches are
+    coherent with the owner's."""
 
     @property
     def gates(self) -> list[Any]:
@@ -52,6 +55,9 @@ class RowMemory(Protocol):
     def version(self) -> int:
         """The content version now (guarded load); 0 without a header."""
         ...
+
+    def reread_header(self) -> None:
+        """Reader side: the next look at the header is at memory, not at a cache.  Rows stay cached."""
 
     def begin(self) -> None:
         """Owner side: content version odd, memory writable.  Nothing to do while it is odd."""

@@ -22,7 +22,7 @@ from obmm.region import Access, Region
 from obmm.rows import canary
 from obmm.rows.bound import BoundTable
 from obmm.rows.engine import GatherEngine, default_engine
-from obmm.rows.errors import late, refused
+from obmm.rows.errors import late, outdated, refused
 from obmm.rows.manifest import Manifest
 from obmm.rows.mapped import MappedMemory
 from obmm.rows.memory import RowMemory
@@ -47,7 +47,8 @@ class RowStore:
 
     A gather copies rows by number into a buffer of the caller: ids are checked before anything is read, the interpreter
     lock is released, nothing is allocated in the native call, and a fault of the memory is `RemoteMemoryError`, not the
-    end of the process.  The bytes are of one publication, or `StaleHandleError`.
+    end of the process.  The bytes are of one publication, or `StaleHandleError`; on a cacheable import, whose caches no
+    owner can reach, `check_generation` after the gather says so.
     """
 
     def __init__(
@@ -293,8 +294,26 @@ class RowStore:
         return self._engine
 
     def generation(self) -> int:
-        """The content version now: even while the content is stable.  The manifest's for memory without a header."""
-        return self._memory.version() if self._memory.version_address else self.manifest.generation
+        """The content version: even while the content is stable.  The manifest's for memory without a header.
+
+        On a cacheable import this is what the host's caches hold, which `check_generation` renews.  StaleHandleError
+        there when it is not the attached publication: rows in the caches may be older than the header.
+        """
+        version = self._memory.version() if self._memory.version_address else self.manifest.generation
+        cached = self._memory.cached_version
+        if cached and cached[0] not in (0, version):
+            raise outdated(int(cached[0]), version)
+        return version
+
+    def check_generation(self) -> int:
+        """`generation`, read from memory itself: on a cacheable import the header is dropped from the caches first.
+
+        One UPDATE_RANGE over one granule there, free elsewhere.  Gathers that ended before the call are of the
+        publication it returns; StaleHandleError when the owner has published since `attach` or `refresh`.
+        """
+        self._memory.check()
+        self._memory.reread_header()
+        return self.generation()
 
     def healthy(self) -> bool:
         """Whether the memory is open and its lease good; reads no remote memory."""
@@ -399,6 +418,8 @@ class RowStore:
                 operation="GATHER",
                 reason="generation",
             )
+        if self._memory.cached_version:
+            self._memory.cached_version[0] = version
         if verify == "canary":
             self.submit_probe().result()
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from obmm import Device, ExportedRegion, Mapping
 from obmm.prefetch import EngramLayer, PrefetchLayer, engram_layers, engram_model, engram_tables
 from obmm.rows import LocalMemory, Manifest, RowStore
+from obmm.window import Cache
 
 VOCABULARY, HEADS, ORDERS, ROW_BYTES = 1_000, 2, 3, 264
 TOKEN_MAP = np.arange(VOCABULARY, dtype=np.int32)
@@ -57,14 +58,14 @@ class Published:
 
 
 @contextmanager
-def published(a: Device, b: Device) -> Iterator[Published]:
+def published(a: Device, b: Device, cache: Cache = "cc") -> Iterator[Published]:
     """Tables exported on `a`, imported on `b`, as generation 2."""
     with ExitStack() as undo:
         region = undo.enter_context(a.export_region(described().nbytes))
-        mapping = undo.enter_context(region.map("rw"))
+        mapping = undo.enter_context(region.map("rw", cache=cache))
         owner = undo.enter_context(RowStore.attach(mapping, described(), verify="none"))
         manifest = fill(owner, 2)
-        imported = undo.enter_context(b.import_region(region.handle()))
+        imported = undo.enter_context(b.import_region(region.handle(cache=cache)))
         store = undo.enter_context(RowStore.attach([imported], manifest, plan=False))
         yield Published(region, mapping, owner, store)
 

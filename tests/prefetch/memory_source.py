@@ -147,6 +147,8 @@ class MemorySource:
     def generation(self) -> int:
         return self.content
 
+    check_generation = generation
+
     def healthy(self) -> bool:
         return self.alive
 

@@ -165,7 +165,7 @@ def fabric_life(fabric: emulator.Fabric, random: np.random.Generator, outcome: O
                     break
                 if number % 20 == 19:
                     generation += 2
-                    fabric_tables.fill(tables.owner, generation)
+                    tables.store.refresh(fabric_tables.fill(tables.owner, generation))
                 fabric_step(prefetcher, random, outcome, generation)
             tables.take_away()
             for _ in range(5):

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -151,8 +151,17 @@ def test_first_and_last_row_and_rows_that_are_none(tables: Published) -> None:
 # --- an exporter that publishes again (acceptance 10) -------------------------------------------------------------
 
 
-def test_rows_of_a_step_are_of_one_publication(tables: Published) -> None:
-    """A writer publishes without a pause; whatever is handed out as OK is whole and of the step's version."""
+@pytest.mark.parametrize("cache", ["cc", "nc"])
+def test_rows_of_a_step_are_of_one_publication(a: Device, b: Device, cache: Any) -> None:
+    """A writer publishes without a pause; whatever is handed out as OK is whole and of the step's version.
+
+    A cacheable reader has to refresh before it reads a new one; a non-cacheable one just reads it.
+    """
+    with published(a, b, cache) as tables:
+        read_under_a_writer(tables, refreshing=cache == "cc")
+
+
+def read_under_a_writer(tables: Published, refreshing: bool) -> None:
     stop = threading.Event()
 
     def write() -> None:
@@ -176,6 +185,9 @@ def test_rows_of_a_step_are_of_one_publication(tables: Published) -> None:
                     prefetcher.begin(ids, 64)
                 except StaleHandleError:
                     stale += 1
+                    if refreshing:
+                        with suppress(StaleHandleError):
+                            tables.store.refresh(tables.owner.manifest)
                     continue
                 prefetcher.start()
                 for layer, layer_ids in zip(LAYERS, ids, strict=True):

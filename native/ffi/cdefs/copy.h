@@ -62,6 +62,7 @@ struct obmm_table {
 	struct obmm_gate *const *gates;
 	uint32_t n_gates;
 	const uint64_t *version;
+	const uint64_t *cached;
 	struct obmm_totals *totals;
 };
 struct obmm_request {
