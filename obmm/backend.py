@@ -11,6 +11,7 @@ from typing import Any
 
 from obmm import abi
 from obmm._native import ffi, lib
+from obmm.arguments import wrong_type
 from obmm.broker_client import device_behind
 from obmm.errors import DeviceNotFoundError, ObmmArgumentError, ObmmError, errno_name
 
@@ -47,6 +48,8 @@ class Backend:
         at once what stands behind it.
         """
         given = text if text is not None else os.environ.get("OBMM_DEVICE") or abi.DEV_PATH
+        if not isinstance(given, str):
+            raise wrong_type("OPEN", "device", given, "a text such as '/dev/obmm' or 'emulator'")
         kind, _, node = given.partition("#")
         if kind == abi.DEV_PATH and not node:
             return cls()

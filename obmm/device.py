@@ -24,6 +24,7 @@ from obmm.abi import (
     ExportFlag,
     ImportFlag,
 )
+from obmm.arguments import U64, raw, text, whole, wrong_type
 from obmm.attached import AttachedRegion
 from obmm.backend import Backend
 from obmm.closing import close_on_exit
@@ -132,10 +133,10 @@ class Device:
         self._check_open()
         sizes = self._sizes(size, numa, header)
         local = self._controller(controller, min(sizes))
-        vendor = local.vendor_info() if vendor_info is None else vendor_info
+        vendor = local.vendor_info() if vendor_info is None else raw("EXPORT", "vendor_info", vendor_info)
         generation = secrets.randbits(63) | 1
-        if priv is None:
-            priv = _stamp(label, generation, "cc", hardware_word)
+        stamp = _stamp("EXPORT", label, generation, "cc", hardware_word)
+        priv = stamp if priv is None else raw("EXPORT", "priv", priv)
         if len(vendor) > MAX_VENDOR_LEN or len(priv) > MAX_PRIV_LEN:
             raise _bad(
                 "EXPORT", f"vendor_info of {len(vendor)} or priv of {len(priv)} bytes", "at most 128 and 512", "X8/X9"
@@ -199,11 +200,12 @@ class Device:
         local = self._controller(controller, 0)
         _refuse_controller("EXPORT_PID", local)
         generation = secrets.randbits(63) | 1
+        stamp = _stamp("EXPORT_PID", label, generation, "cc", None)
         try:
             pages = HugePages(length)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise ObmmError(
-                error.errno or errno.ENOMEM,
+                (error.errno if isinstance(error, OSError) else None) or errno.ENOMEM,
                 f"EXPORT_PID: no {length // PMD} free huge pages of 2 MiB; fix: sysctl vm.nr_hugepages, see `obmm doctor`",
                 operation="EXPORT_PID",
             ) from error
@@ -215,7 +217,7 @@ class Device:
                 pxm_numa=local.numa,
                 deid=local.eid,
                 vendor_info=local.vendor_info(),
-                priv=_stamp(label, generation, "cc", None),
+                priv=stamp,
             )
         except BaseException:
             pages.free()
@@ -259,6 +261,10 @@ class Device:
         `priv` as in `export_region`.
         """
         self._check_open()
+        if not isinstance(source, Handle) and not hasattr(source, "handle"):
+            raise wrong_type(
+                "IMPORT", "source", source, "a Handle (Handle.unpack(bytes)) or a lease (peer.fetch(name))"
+            )
         lease = None if isinstance(source, Handle) else source
         handle = source if isinstance(source, Handle) else source.handle
         if lease is not None:
@@ -266,8 +272,8 @@ class Device:
         wanted = _wanted_cache(handle, cache)
         provider = self._provider(window, wanted, handle)
         local = self._controller(controller, None)
-        if priv is None:
-            priv = _stamp(label, handle.generation, wanted or "cc", hardware_word)
+        stamp = _stamp("IMPORT", label, handle.generation, wanted or "cc", hardware_word)
+        priv = stamp if priv is None else raw("IMPORT", "priv", priv)
         self._refuse_impossible(handle, priv)
         with self._lock:
             self._check_open()
@@ -320,12 +326,14 @@ class Device:
         the region can be mapped, where it is known; `pmd` must be what its other users map it in (rule M10).
         """
         self._check_open()
+        mem_id = whole("SHMDEV_OPEN", "mem_id", mem_id)
         if not MIN_MEM_ID <= mem_id <= MAX_MEM_ID:
             raise _bad("SHMDEV_OPEN", f"mem_id={mem_id}", f"{MIN_MEM_ID}..{MAX_MEM_ID}", "9.1", errno.ENOENT)
-        if length is None:
-            length = self._size_of(mem_id)
+        length = self._size_of(mem_id) if length is None else whole("SHMDEV_OPEN", "length", length)
         if length <= 0 or length % PAGE:
             raise _bad("SHMDEV_OPEN", f"length={length} is no positive multiple of 4096", "the region's size", "M11")
+        if cache is not None and (not isinstance(cache, str) or cache not in ("cc", "nc")):
+            raise _bad("SHMDEV_OPEN", f"cache={cache!r}", "'cc' or 'nc'", "9.1")
         caches: tuple[Cache, ...] = ("cc", "nc") if cache is None else (cache,)
         with self._lock:
             self._check_open()
@@ -354,12 +362,13 @@ class Device:
     def query_pa(self, mem_id: int, offset: int = 0) -> int:
         """The physical address behind byte `offset` of a region of this host, header included (ADDR_QUERY, 6.8)."""
         self._check_open()
-        return self.driver.query_pa(mem_id, offset)
+        mem_id = whole("ADDR_QUERY", "mem_id", mem_id, low=0, high=U64)
+        return self.driver.query_pa(mem_id, whole("ADDR_QUERY", "offset", offset, low=0, high=U64))
 
     def query_id(self, pa: int) -> tuple[int, int]:
         """(mem_id, offset) of the region of this host that contains a physical address (ADDR_QUERY, 6.8)."""
         self._check_open()
-        return self.driver.query_id(pa)
+        return self.driver.query_id(whole("ADDR_QUERY", "pa", pa, low=0, high=U64))
 
     def ownership_takes_effect(self) -> bool:
         """Whether this driver's ownership calls do anything: some builds of 2026 answered success and did nothing.
@@ -406,17 +415,19 @@ class Device:
             raise ClosedError.of(self)
 
     def _sizes(self, size: int | str | Mapping[int, int | str], numa: int, header: bool) -> dict[int, int]:
-        given = size if isinstance(size, Mapping) else {numa: size}
+        given = size if isinstance(size, Mapping) else {whole("EXPORT", "numa", numa): size}
         granule = self.granule
         sizes: dict[int, int] = {}
         for node, wanted in given.items():
-            if not isinstance(node, int) or not 0 <= node < MAX_LOCAL_NUMA_NODES:
+            if type(node) is not int or not 0 <= node < MAX_LOCAL_NUMA_NODES:
                 raise _bad("EXPORT", f"NUMA node {node!r}", "a local node of 0..15", "X1/X3b", errno.E2BIG)
             try:
-                count = parse_size(wanted) if isinstance(wanted, str) else wanted
+                count = parse_size(wanted) if isinstance(wanted, str) else whole("EXPORT", "size", wanted)
+            except ObmmArgumentError:
+                raise
             except ValueError as error:
                 raise _bad("EXPORT", f"size {wanted!r}: {error}", "bytes, or a text such as '256MiB'", "X3a") from error
-            if not isinstance(count, int) or isinstance(count, bool) or count <= 0:
+            if count <= 0:
                 raise _bad(
                     "EXPORT",
                     f"size {wanted!r} is not a positive number of bytes",
@@ -445,6 +456,7 @@ class Device:
         if isinstance(wanted, Controller):
             wanted = wanted.cna
         if wanted is not None:
+            wanted = whole("IMPORT" if numa is None else "EXPORT", "controller", wanted, low=0)
             for controller in local:
                 if controller.cna == wanted:
                     return controller
@@ -468,8 +480,9 @@ class Device:
     def _provider(self, window: WindowProvider | int | None, cache: Cache | None, handle: Handle) -> WindowProvider:
         if window is None:
             return self._windows
-        if not isinstance(window, int):
+        if not isinstance(window, int) and hasattr(window, "acquire"):
             return window
+        window = whole("IMPORT", "window", window)
         if window == handle.uba:
             raise _bad(
                 "IMPORT",
@@ -582,7 +595,7 @@ def _refuse_controller(operation: str, controller: Controller) -> None:
 
 
 def _wanted_cache(handle: Handle, cache: Cache | None) -> Cache | None:
-    if cache not in (None, "cc", "nc"):
+    if cache is not None and (not isinstance(cache, str) or cache not in ("cc", "nc")):
         raise _bad("IMPORT", f"cache={cache!r}", "'cc' or 'nc'", "I14")
     if cache is not None:
         return cache
@@ -591,14 +604,9 @@ def _wanted_cache(handle: Handle, cache: Cache | None) -> Cache | None:
     return "nc" if handle.flags & HandleFlag.NC else None
 
 
-def _stamp(label: str, generation: int, cache: Cache, word: int | None) -> bytes:
-    if word is None:
-        word = hardware_word_for(cache)
-    if not 0 <= word < 1 << 16:
-        raise _bad(
-            "EXPORT", f"hardware_word={word:#x} does not fit 16 bits", "the bits of driver specification 18", "18"
-        )
-    return OwnerStamp.of_this_process(label, generation).pack(word)
+def _stamp(operation: str, label: str, generation: int, cache: Cache, word: int | None) -> bytes:
+    word = hardware_word_for(cache) if word is None else whole(operation, "hardware_word", word, low=0, high=0xFFFF)
+    return OwnerStamp.of_this_process(text(operation, "label", label), generation).pack(word)
 
 
 def _bad(operation: str, problem: str, fix: str, rule: str, code: int = errno.EINVAL) -> ObmmArgumentError:

@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from obmm.arguments import U64, whole, wrong_type
 from obmm.errors import ObmmArgumentError
 
 ANY_EID = bytes(16)
@@ -24,7 +25,6 @@ class HandleFlag(enum.IntFlag):
 
 
 _KNOWN_FLAGS = 0xF
-_U64 = (1 << 64) - 1
 
 
 def _bad(problem: str, fix: str) -> ObmmArgumentError:
@@ -59,17 +59,20 @@ class Handle:
 
     def __post_init__(self) -> None:
         for name, value, top in (
-            ("mem_id", self.mem_id, _U64),
-            ("length", self.length, _U64),
-            ("uba", self.uba, _U64),
+            ("mem_id", self.mem_id, U64),
+            ("length", self.length, U64),
+            ("uba", self.uba, U64),
             ("tokenid", self.tokenid, 0xFFFFFFFF),
             ("owner_cna", self.owner_cna, 0xFFFFFFFF),
             ("base_dist", self.base_dist, 0xFF),
-            ("generation", self.generation, _U64),
+            ("generation", self.generation, U64),
         ):
             if not isinstance(value, int) or not 0 <= value <= top:
                 shown = "its value" if name in ("uba", "tokenid") else repr(value)
                 raise _bad(f"{name}: {shown} is outside 0..{top:#x}", "take the handle from `region.handle()`")
+        for name in ("pxm_numa", "flags"):
+            if not isinstance(getattr(self, name), int):
+                raise wrong_type("HANDLE", name, getattr(self, name), "take the handle from `region.handle()`")
         if not -(1 << 31) <= self.pxm_numa < 1 << 31:
             raise _bad(f"pxm_numa={self.pxm_numa} does not fit 32 bits", "use the owner's NUMA node")
         for name, eid in (("owner_eid", self.owner_eid), ("peer_eid", self.peer_eid)):
@@ -108,6 +111,8 @@ class Handle:
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Handle:
         """The handle in 80 bytes; ObmmArgumentError for a wrong size, version, reserved bit or zero generation."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise wrong_type("HANDLE", "data", data, "the 80 bytes of `handle.pack()`")
         if len(data) != cls.SIZE:
             raise _bad(
                 f"{len(data)} bytes, a handle has {cls.SIZE}",
@@ -132,6 +137,7 @@ class Handle:
 
 def eid(number: int) -> bytes:
     """The 16-byte form of an EID number: little-endian in bytes 0 to 3, the rest zero (driver specification 13.1)."""
+    number = whole("HANDLE", "EID", number)
     if not 0 < number < 1 << 32:
         raise _bad(f"EID {number} is outside 1..2^32-1", "use the number in the controller's `eid` file")
     return number.to_bytes(16, "little")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from obmm.arguments import whole
 from obmm.errors import StaleHandleError
 from obmm.handle import Handle, HandleFlag
 from obmm.header import RegionHeader
@@ -101,6 +102,7 @@ class ImportedRegion(Region):
             self.map_bytes("none" if self.window.cache == "cc" else "r", 0, RegionHeader.SIZE).close()
 
     def _bytes_of(self, start: int, stop: int | None) -> tuple[int, int]:
+        start = whole("MMAP", "start", start)
         if start or stop is not None:
             self.check()  # a mapping of the start checks by itself; a piece from the middle cannot
         return super()._bytes_of(start, stop)

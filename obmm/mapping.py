@@ -18,6 +18,7 @@ import numpy.typing as npt
 from obmm import checker
 from obmm._native import ffi, lib
 from obmm.abi import CacheOp
+from obmm.arguments import U64, whole, wrong_type
 from obmm.closing import close_on_exit
 from obmm.errors import (
     ClosedError,
@@ -160,12 +161,19 @@ class Mapping:
 
         `dtype` is a NumPy scalar name of 1, 2, 4 or 8 bytes.  RemoteMemoryError if the memory is gone.
         """
-        scalar = SCALARS.get(dtype)
-        if scalar is None:
-            raise _bad_scalar(dtype)
+        try:
+            scalar = SCALARS[dtype]
+        except (KeyError, TypeError):
+            raise _bad_scalar(dtype) from None
         width = scalar.width
         lease = self._lease
-        if self._floor and self._open and self.start <= offset <= self.stop - width and (lease is None or lease.usable):
+        if (
+            type(offset) is int
+            and self._floor
+            and self._open
+            and self.start <= offset <= self.stop - width
+            and (lease is None or lease.usable)
+        ):
             loaded = _load(self._gate, self._payload + offset, width, _NULL)
             if not loaded.result:
                 word: int = loaded.value
@@ -182,23 +190,29 @@ class Mapping:
 
     def store(self, dtype: str, offset: int, value: int | float) -> None:
         """One naturally aligned, untorn store, as `load`."""
-        scalar = SCALARS.get(dtype)
-        if scalar is None:
-            raise _bad_scalar(dtype)
+        try:
+            scalar = SCALARS[dtype]
+        except (KeyError, TypeError):
+            raise _bad_scalar(dtype) from None
         width = scalar.width
         low = self._checked(offset, width, _WRITE)
         if offset % width:
             raise _misaligned("store", offset, width)
         try:
-            self._span.store(low, width, scalar.encode(value))
+            word = scalar.encode(value)
+        except (TypeError, ValueError) as error:
+            raise wrong_type("ACCESS", "value", value, f"what {dtype!r} holds: {error}") from None
+        try:
+            self._span.store(low, width, word)
         except (SpanFault, SpanShut) as failure:
             raise self._failed("store", failure) from None
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
         """A guarded copy of `size` bytes at `offset` (default: to the end)."""
-        if size is None:
-            size = self.stop - offset
-        out = bytearray(size) if size > 0 else bytearray()
+        offset = whole("ACCESS", "offset", offset)
+        size = self.stop - offset if size is None else whole("ACCESS", "size", size)
+        self._checked(offset, size, _READ)  # before anything is allocated
+        out = bytearray(size)
         self.read_into(out, offset)
         return bytes(out)
 
@@ -210,11 +224,15 @@ class Mapping:
 
         On RemoteMemoryError `out` holds an unspecified prefix.
         """
-        target = _from_buffer(_BYTES, out, True)
+        try:
+            target = _from_buffer(_BYTES, out, True)
+        except (TypeError, BufferError, ValueError) as error:
+            raise _no_buffer("out", out, "a writable", error) from None
         size = len(target)
         lease = self._lease
         if (
-            self._floor
+            type(offset) is int
+            and self._floor
             and self._open
             and self.start <= offset <= self.stop - size
             and (lease is None or lease.usable)
@@ -230,7 +248,10 @@ class Mapping:
 
     def write(self, offset: int, data: Any) -> int:
         """Copy the buffer `data` to `offset`, guarded -> bytes written."""
-        source = _from_buffer(_BYTES, data)
+        try:
+            source = _from_buffer(_BYTES, data)
+        except (TypeError, BufferError, ValueError) as error:
+            raise _no_buffer("data", data, "a", error) from None
         size = len(source)
         low = self._checked(offset, size, _WRITE)
         try:
@@ -243,9 +264,12 @@ class Mapping:
         self, row_bytes: int, row_stride: int | None = None, n_rows: int | None = None, offset: int | None = None
     ) -> RowView:
         """Rows of `row_bytes`, `row_stride` bytes apart (default: packed), from `offset` on: ``m.rows(dim * 4).gather(ids)``."""
-        offset = self.start if offset is None else offset
-        stride = row_bytes if row_stride is None else row_stride
-        if n_rows is None:
+        row_bytes = whole("GATHER", "row_bytes", row_bytes)
+        stride = row_bytes if row_stride is None else whole("GATHER", "row_stride", row_stride, high=U64)
+        offset = self.start if offset is None else whole("GATHER", "offset", offset)
+        if n_rows is not None:
+            n_rows = whole("GATHER", "n_rows", n_rows)
+        else:
             n_rows = (self.stop - offset - row_bytes) // stride + 1 if stride > 0 else 0
         refuse_bad_rows(self, row_bytes, stride, n_rows, offset)
         return RowView(self, row_bytes, stride, n_rows, offset)
@@ -274,14 +298,14 @@ class Mapping:
         Never invalidates: what makes old cache lines go away is the release that came before (rule 9.8).  The range must
         lie on borders of the granularity; `round_out` gives one that does.
         """
-        wanted = _ACQUIRED.get(right)
+        wanted = _ACQUIRED.get(right) if isinstance(right, str) else None
         if wanted is None:
             raise ObmmArgumentError.because("UPDATE_RANGE", errno.EINVAL, f"right={right!r}", "'r' or 'w'", "O7")
         self._change(start, stop, wanted)
 
     def release(self, start: int | None = None, stop: int | None = None, *, keep: str = "none") -> None:
         """Give rights up: to "none", or to "r" with ``keep="r"``.  Writes back and invalidates as rule 9.8 infers."""
-        if keep not in ("none", "r"):
+        if not isinstance(keep, str) or keep not in ("none", "r"):
             raise ObmmArgumentError.because("UPDATE_RANGE", errno.EINVAL, f"keep={keep!r}", "'none' or 'r'", "O7")
         self._change(start, stop, _INITIAL[keep])
 
@@ -290,6 +314,7 @@ class Mapping:
 
         Its start can be negative: the header shares the first granule.
         """
+        start, stop = whole("UPDATE_RANGE", "start", start), whole("UPDATE_RANGE", "stop", stop)
         unit = self.granularity
         low = (start + self._offset) // unit * unit - self._offset
         high = -(-(stop + self._offset) // unit) * unit - self._offset
@@ -349,8 +374,8 @@ class Mapping:
 
     def view(self, start: int | None = None, stop: int | None = None) -> memoryview:
         """Payload bytes [start, stop) without a copy; writable where the right is W.  Unguarded (see the class)."""
-        low = self.start if start is None else start
-        high = self.stop if stop is None else stop
+        low = self.start if start is None else whole("VIEW", "start", start)
+        high = self.stop if stop is None else whole("VIEW", "stop", stop)
         return self._buffer(low, high, None, f"memoryview [{low}, {high})")
 
     def as_numpy(
@@ -367,18 +392,10 @@ class Mapping:
         `shape` defaults to all whole items that follow; `strides` in bytes, for example ``(row_stride, 1)``.  Writable
         where the right is W, unless `writable` is False.  OwnershipError where the right would make a load fault.
         """
-        kind = np.dtype(dtype)
-        if kind.hasobject:
-            raise ObmmArgumentError.because(
-                "VIEW", errno.EINVAL, f"dtype {kind} holds Python objects", "a plain data type"
-            )
-        if shape is None:
-            shape = ((self.stop - offset) // kind.itemsize,)
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        if any(n < 0 for n in shape):
-            raise ObmmArgumentError.because(
-                "VIEW", errno.EINVAL, f"shape {shape} has a negative size", "sizes of at least 0"
-            )
+        kind = _plain_dtype(dtype)
+        offset = whole("VIEW", "offset", offset)
+        shape = ((self.stop - offset) // kind.itemsize,) if shape is None else _numbers("shape", shape)
+        strides = None if strides is None else _numbers("strides", strides)
         size = _extent(shape, strides, kind.itemsize)
         buffer = self._buffer(offset, offset + size, writable, f"array {kind} {shape} at {offset}")
         return np.ndarray(shape, kind, buffer, 0, strides)
@@ -401,8 +418,8 @@ class Mapping:
         kind = torch.uint8 if dtype is None else dtype
         width = torch.empty((), dtype=kind).element_size()
         if shape is None:
-            shape = ((self.stop - offset) // width,)
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+            shape = ((self.stop - whole("VIEW", "offset", offset)) // width,)
+        shape = _numbers("shape", shape)
         array = self.as_numpy(np.uint8, math.prod(shape) * width, offset)
         if not array.flags.writeable and not allow_readonly:
             raise OwnershipError(
@@ -545,6 +562,8 @@ class Mapping:
             raise ClosedError.of(self)
         if self._lease is not None and not self._lease.usable:
             self._lease.check()
+        if type(offset) is not int:
+            offset = whole("ACCESS", "offset", offset)
         if offset < self.start or size < 0 or offset + size > self.stop:
             raise ObmmArgumentError.because(
                 "ACCESS",
@@ -586,8 +605,8 @@ class Mapping:
 
     def _granules(self, start: int | None, stop: int | None) -> tuple[int, int]:
         """Region offsets of a payload range that ownership can change: mapped, and on borders of the granularity."""
-        low = self._low if start is None else start + self._offset
-        high = self._high if stop is None else stop + self._offset
+        low = self._low if start is None else whole("UPDATE_RANGE", "start", start) + self._offset
+        high = self._high if stop is None else whole("UPDATE_RANGE", "stop", stop) + self._offset
         if low >= high or low < self._low or high > self._high:
             raise ObmmArgumentError.because(
                 "UPDATE_RANGE",
@@ -717,7 +736,7 @@ class Mapping:
 
 
 def _right_of(access: str) -> Right:
-    right = _INITIAL.get(access)
+    right = _INITIAL.get(access) if isinstance(access, str) else None
     if right is None:
         raise ObmmArgumentError.because("MMAP", errno.EINVAL, f"access={access!r}", "'none', 'r' or 'rw'", "9.7")
     return right
@@ -726,7 +745,7 @@ def _right_of(access: str) -> Right:
 def _cache_of(region: Region, cache: Cache | None) -> Cache:
     if cache is None:
         return region.caches[0]
-    if cache not in region.caches:
+    if not isinstance(cache, str) or cache not in region.caches:
         raise ObmmArgumentError.because(
             "SHMDEV_OPEN",
             errno.EPERM,
@@ -757,17 +776,49 @@ def _misaligned(what: str, offset: int, width: int) -> ObmmArgumentError:
     )
 
 
+def _no_buffer(name: str, given: object, kind: str, error: Exception) -> ObmmArgumentError:
+    return wrong_type("ACCESS", name, given, f"{kind} contiguous buffer (bytearray, NumPy array): {error}")
+
+
+def _plain_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """A type of at least one byte without Python objects."""
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):
+        raise wrong_type("VIEW", "dtype", dtype, "what NumPy takes as a dtype") from None
+    if kind.hasobject or kind.itemsize == 0:
+        raise ObmmArgumentError.because(
+            "VIEW",
+            errno.EINVAL,
+            f"dtype {kind} holds Python objects or no bytes at all",
+            "a plain data type",
+            "design 8",
+        )
+    return kind
+
+
+def _numbers(name: str, given: Any) -> tuple[int, ...]:
+    """Sizes or strides: whole numbers of at least 0, one or several."""
+    if isinstance(given, str | bytes | dict):
+        raise wrong_type("VIEW", name, given, "a whole number, or a tuple of them")
+    try:
+        items = tuple(given)
+    except TypeError:
+        items = (given,)
+    return tuple(whole("VIEW", name, item, low=0) for item in items)
+
+
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int) -> int:
     """Bytes from the first item's first to the last item's last byte."""
     if 0 in shape:
         return 0
     if strides is None:
         return math.prod(shape) * itemsize
-    if len(strides) != len(shape) or any(stride < 0 for stride in strides):
+    if len(strides) != len(shape):
         raise ObmmArgumentError.because(
             "VIEW",
             errno.EINVAL,
             f"strides {strides} do not fit shape {shape}",
-            "one non-negative stride in bytes per dimension",
+            "one stride in bytes per dimension",
         )
     return sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + itemsize

@@ -12,6 +12,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+from obmm.arguments import whole
 from obmm.closing import close_on_exit
 from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError
 from obmm.leased import Leased
@@ -41,7 +42,7 @@ class Region(abc.ABC):
         self.device = device
         self.mem_id = mem_id
         self.length = length
-        self.pmd = pmd
+        self.pmd = bool(pmd)
         self.label = label
         self.lease: Leased | None = None
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
@@ -130,7 +131,7 @@ class Region(abc.ABC):
         unit = self.granularity
         with self._lock:
             self._check_open()
-            if cache == "nc" and self._was_cached:
+            if isinstance(cache, str) and cache == "nc" and self._was_cached:
                 raise ObmmArgumentError.because(
                     "MMAP",
                     errno.EPERM,
@@ -153,9 +154,10 @@ class Region(abc.ABC):
         return False
 
     def _bytes_of(self, start: int, stop: int | None) -> tuple[int, int]:
+        start = whole("MMAP", "start", start)
         if start == 0 and stop is None:
             return 0, self.length
-        end = self.nbytes if stop is None else stop
+        end = self.nbytes if stop is None else whole("MMAP", "stop", stop)
         if not 0 <= start < end <= self.nbytes:
             raise ObmmArgumentError.because(
                 "MMAP",

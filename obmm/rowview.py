@@ -50,7 +50,10 @@ class RowView:
         wanted = np.ascontiguousarray(wanted)
         if out is None:
             out = np.empty((*wanted.shape, self.row_bytes), np.uint8)
-        target = ffi.from_buffer(out, require_writable=True)
+        try:
+            target = ffi.from_buffer(out, require_writable=True)
+        except (TypeError, BufferError, ValueError) as error:
+            raise _bad(f"out: {error}", "a writable contiguous buffer") from None
         size = wanted.size * self.row_bytes
         if len(target) != size:
             raise _bad(f"out has {len(target)} bytes, {wanted.size} rows need {size}", f"a buffer of {size} bytes")

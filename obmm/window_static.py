@@ -64,7 +64,17 @@ class StaticWindows:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        facts = os.stat(self.path)
+        try:
+            facts = os.stat(self.path)
+        except (OSError, ValueError) as error:
+            code = error.errno if isinstance(error, OSError) and error.errno else errno.EINVAL
+            raise ObmmArgumentError.because(
+                "WINDOWS",
+                code,
+                f"the window table {str(path)[:200]!r} cannot be read: {error}",
+                "the path of a TOML table (argument `windows` or OBMM_WINDOWS)",
+                "design 6",
+            ) from error
         if stat.S_IMODE(facts.st_mode) & 0o077 or facts.st_uid not in (0, os.geteuid()):
             raise ObmmArgumentError.because(
                 "WINDOWS",

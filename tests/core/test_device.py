@@ -60,8 +60,8 @@ def test_controllers_come_from_sysfs(a, b):
     [
         (0, {}, "positive"),
         (-1, {}, "positive"),
-        (True, {}, "positive"),
-        (1.5, {}, "positive"),
+        (True, {}, "whole number"),
+        (1.5, {}, "whole number"),
         ((1 << 63) + 1, {}, "2\\^63"),
         (3 * MIB, {"header": False}, "multiple of the granule"),
         ("3 parsecs", {}, "no unit"),
