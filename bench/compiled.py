@@ -27,18 +27,22 @@ ffi = FFI()
 ffi.cdef(_DECLARATIONS)
 
 
+class CompilerError(RuntimeError):
+    """`measure.c` could not be compiled here."""
+
+
 @functools.cache
 def library() -> Any:
-    """The functions of `measure.c`.  RuntimeError without a C compiler."""
+    """The functions of `measure.c`.  CompilerError without a C compiler."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "measure.so"
         command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-o", str(target), str(_SOURCE)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except FileNotFoundError as error:
-            raise RuntimeError(
+            raise CompilerError(
                 f"the benchmark needs a C compiler: {command[0]} is missing; fix: install gcc"
             ) from error
         except subprocess.CalledProcessError as error:
-            raise RuntimeError(f"{' '.join(command)}: {error.stderr}") from error
+            raise CompilerError(f"{' '.join(command)}: {error.stderr}") from error
         return ffi.dlopen(str(target))

@@ -116,7 +116,7 @@ class StoreMemory(Memory):
         step = store.prepare_many([(number, ids[number], out[number]) for number in range(tables.count)])
 
         def run() -> None:
-            for ticket in step.submit(threads):
+            for ticket in step.submit(threads=threads):
                 ticket.result()
 
         return run

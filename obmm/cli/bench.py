@@ -15,10 +15,12 @@ from rich.table import Table
 
 from obmm.bench import compare as comparing
 from obmm.bench import results
+from obmm.bench.compiled import CompilerError
 from obmm.bench.content import VerificationError
 from obmm.bench.presets import PRESETS
 from obmm.bench.results import duration
 from obmm.cli.exchange_options import exchange_options, protection
+from obmm.errors import ObmmError
 
 
 class _Bar:
@@ -37,7 +39,19 @@ def _progress() -> Progress:
     return Progress(text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), console=Console(stderr=True))
 
 
-@click.group()
+class _Explained(click.Group):
+    """What the package refuses is a sentence here, not a traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except ObmmError as error:
+            raise click.ClickException(error.strerror or str(error)) from error
+        except CompilerError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Explained)
 def bench() -> None:
     """The reference benchmark: every path to a table, measured alike, every byte verified."""
 
@@ -110,6 +124,10 @@ def run(
 @click.option("--budget-us", "budgets", multiple=True, type=float, help="step budgets of the decision, microseconds")
 def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...]) -> None:
     """A table here; Markdown and one self-contained HTML page with plots in a folder."""
+    try:
+        import matplotlib  # noqa: F401 - asked for before anything is drawn
+    except ImportError as error:
+        raise click.ClickException("the plots need the extra `bench`: pip install 'obmm[bench]'") from error
     from obmm.bench import decision, report_html, report_markdown
     from obmm.bench.report_terminal import show
 
