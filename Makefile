@@ -21,8 +21,8 @@ $(VENV)/.dev: $(VENV)/.built
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@
 
-# the rooms that end up in obmm._native and libobmm_preload
-ROOMS := abi core emulator copy hash broker preload ffi
+# the rooms that end up in obmm._native, libobmm_preload and libubsm_sdk_standin
+ROOMS := abi core emulator copy hash broker preload sdk_standin ffi
 NATIVE_SOURCES := $(wildcard $(ROOMS:%=native/%/*.[ch]) native/ffi/cdefs/*.h native/ffi/build.py native/ffi/includes.txt)
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE_SOURCES)
