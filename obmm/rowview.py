@@ -4,18 +4,33 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from obmm._native import ffi, lib
 from obmm.errors import ObmmArgumentError
-
-if TYPE_CHECKING:
-    from obmm.mapping import Mapping
+from obmm.region import Region
+from obmm.window import Cache
 
 _ID_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+class RowSource(Protocol):
+    """Payload bytes [`start`, `stop`) that rows can be gathered from: a mapping, or several side by side."""
+
+    region: Region
+    cache: Cache
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def stop(self) -> int: ...
+
+    def gather(self, table: Any, offset: int, extent: int, ids: npt.NDArray[Any], target: Any) -> None:
+        """Rows `ids` of the native `table` at payload bytes [offset, offset + extent) into `target`."""
 
 
 class RowView:
@@ -24,7 +39,7 @@ class RowView:
     For tables with manifests, worker threads and tickets there is `obmm.rows.RowStore`.
     """
 
-    def __init__(self, mapping: Mapping, row_bytes: int, row_stride: int, n_rows: int, offset: int) -> None:
+    def __init__(self, mapping: RowSource, row_bytes: int, row_stride: int, n_rows: int, offset: int) -> None:
         self.row_bytes, self.row_stride, self.n_rows, self.offset = row_bytes, row_stride, n_rows, offset
         self._mapping = mapping
         table = ffi.new("struct obmm_table *")
@@ -72,7 +87,7 @@ class RowView:
         return f"<RowView {self.n_rows} rows of {self.row_bytes} bytes every {self.row_stride} at {self.offset} of {self._mapping!r}>"
 
 
-def refuse_bad_rows(mapping: Mapping, row_bytes: int, row_stride: int, n_rows: int, offset: int) -> None:
+def refuse_bad_rows(mapping: RowSource, row_bytes: int, row_stride: int, n_rows: int, offset: int) -> None:
     """ObmmArgumentError unless the rows lie inside the mapping."""
     if row_bytes <= 0 or row_stride < row_bytes or n_rows <= 0:
         raise _bad(

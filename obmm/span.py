@@ -118,21 +118,10 @@ class Span:
 
     def gather(self, table: Any, offset: int, ids: npt.NDArray[Any], target: Any) -> tuple[int, int] | None:
         """Rows of the native `table` at `offset` into `target` -> None, or (index, id) of the first that is no row."""
-        table.base = ffi.cast("uint8_t *", self.base + offset - self.low)
-        gates = ffi.new("struct obmm_gate *[1]", [self.gate])
-        table.gates, table.n_gates = gates, 1
-        request = ffi.new("struct obmm_request *")
-        request.table = table
-        request.ids = ffi.from_buffer(ids)
-        request.count = ids.size
-        request.id_bytes = ids.itemsize
-        request.out = ffi.cast("uint8_t *", target)
-        request.out_stride = table.row_bytes
-        request.high = 2**64 - 1
-        outcome = ffi.new("struct obmm_outcome *")
-        if lib.obmm_gather_check(request, outcome):
+        result, outcome = gather_rows([self.gate], self.base + offset - self.low, table, ids, target)
+        if result > 0:
             return int(outcome.bad_index), int(outcome.bad_id)
-        self._check(lib.obmm_gather_range(request, 0, ids.size, ffi.NULL, outcome), outcome.fault)
+        self._check(result, outcome.fault)
         return None
 
     # --- rights ------------------------------------------------------------------------------------------------------
@@ -186,6 +175,28 @@ class Span:
         if result != -errno.EFAULT:
             raise OSError(-result, "guarded access refused")
         raise SpanFault(fault.offset + self.low, signal.Signals(fault.signo).name, fault.code)
+
+
+def gather_rows(gates: list[Any], base: int, table: Any, ids: npt.NDArray[Any], target: Any) -> tuple[int, Any]:
+    """Rows of the native `table` at address `base`, between `gates`, into `target` -> (result, ``struct obmm_outcome *``).
+
+    The result is 0, 1 when an id is no row, -EFAULT or -EBADF.
+    """
+    kept = ffi.new("struct obmm_gate *[]", gates)
+    table.base = ffi.cast("uint8_t *", base)
+    table.gates, table.n_gates = kept, len(gates)
+    request = ffi.new("struct obmm_request *")
+    request.table = table
+    request.ids = ffi.from_buffer(ids)
+    request.count = ids.size
+    request.id_bytes = ids.itemsize
+    request.out = ffi.cast("uint8_t *", target)
+    request.out_stride = table.row_bytes
+    request.high = 2**64 - 1
+    outcome = ffi.new("struct obmm_outcome *")
+    if lib.obmm_gather_check(request, outcome):
+        return 1, outcome
+    return int(lib.obmm_gather_range(request, 0, ids.size, ffi.NULL, outcome)), outcome
 
 
 def _unmap(driver: Driver, slot: int, base: int, length: int, fd: int) -> None:

@@ -89,6 +89,11 @@ class MappedMemory:
         return cls(mappings, owned=True)
 
     @property
+    def mappings(self) -> tuple[Mapping, ...]:
+        """In order."""
+        return tuple(self._mappings)
+
+    @property
     def gates(self) -> list[Any]:
         return [mapping._span.gate for mapping in self._mappings]
 
@@ -108,14 +113,14 @@ class MappedMemory:
     def read(self, offset: int, size: int) -> bytes:
         out = bytearray(size)
         done = memoryview(out)
-        for mapping, at, length in self._pieces(offset, size):
+        for mapping, at, length in self.pieces(offset, size):
             mapping.read_into(done[:length], at)
             done = done[length:]
         return bytes(out)
 
     def write(self, offset: int, data: Any) -> None:
         source = memoryview(data).cast("B")
-        for mapping, at, length in self._pieces(offset, len(source)):
+        for mapping, at, length in self.pieces(offset, len(source)):
             mapping.write(at, source[:length])
             source = source[length:]
 
@@ -176,7 +181,7 @@ class MappedMemory:
         )
 
     def view(self, offset: int, size: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        pieces = self._pieces(offset, size)
+        pieces = self.pieces(offset, size)
         if len(pieces) != 1:
             raise refused("a view over several regions", "gather the rows, or view one segment's mapping", "13.1")
         mapping, at, _ = pieces[0]
@@ -204,7 +209,7 @@ class MappedMemory:
             raise self.fault("header load", self._mappings[0]._span.base + offset, "SIGBUS", 0)
         return int(found.value)
 
-    def _pieces(self, offset: int, size: int) -> list[tuple[Mapping, int, int]]:
+    def pieces(self, offset: int, size: int) -> list[tuple[Mapping, int, int]]:
         """(mapping, its payload offset, bytes) of every mapping that [offset, offset + size) touches."""
         if offset < 0 or offset + size > self.nbytes:
             raise refused(

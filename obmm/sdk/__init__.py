@@ -5,7 +5,10 @@ from obmm.sdk.abi import FaultKind, Flag
 from obmm.sdk.calls import Calls
 from obmm.sdk.codes import Code
 from obmm.sdk.errors import SdkArgumentError, SdkError, SdkLibraryError
+from obmm.sdk.faults import FaultEvent, FaultEvents
+from obmm.sdk.lease import Lease
 from obmm.sdk.library import Library, load
+from obmm.sdk.object_memory import ObjectMemory
 from obmm.sdk.records import (
     Counters,
     Host,
@@ -17,24 +20,33 @@ from obmm.sdk.records import (
     Provider,
     RegionHost,
 )
+from obmm.sdk.session import Session, connect
+from obmm.sdk.shared_object import SharedObject
 
 __all__ = [
     "Calls",
     "Code",
     "Counters",
+    "FaultEvent",
+    "FaultEvents",
     "FaultKind",
     "Flag",
     "Host",
     "HostGroup",
+    "Lease",
     "Library",
     "Location",
     "NumaMemory",
     "ObjectEntry",
+    "ObjectMemory",
     "ObjectUnits",
     "Provider",
     "RegionHost",
     "SdkArgumentError",
     "SdkError",
     "SdkLibraryError",
+    "Session",
+    "SharedObject",
+    "connect",
     "load",
 ]

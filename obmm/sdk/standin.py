@@ -44,6 +44,7 @@ class StandIn:
 
     def __init__(self, fabric: Fabric, *, unit: int = 128 * MIB) -> None:
         self.library = LIBRARY
+        self._fabric = fabric.socket
         self._folder = tempfile.mkdtemp(prefix="obmm-standin-")
         self.socket = str(Path(self._folder) / "daemon.sock")
         orders = {"fabric": fabric.socket, "nodes": list(fabric.nodes), "unit": unit, "socket": self.socket}
@@ -60,7 +61,12 @@ class StandIn:
 
     def environment(self, node: str, *, user: tuple[int, int] | None = None) -> dict[str, str]:
         """Variables of a process on `node`, taken for uid and gid `user` (default: its own)."""
-        variables = {ENVIRONMENT: self.library, "OBMM_SDK_STANDIN": self.socket, "OBMM_SDK_STANDIN_NODE": node}
+        variables = {
+            ENVIRONMENT: self.library,
+            "OBMM_SDK_STANDIN": self.socket,
+            "OBMM_SDK_STANDIN_NODE": node,
+            "OBMM_DEVICE": f"emulator:{self._fabric}#{node}",
+        }
         if user is not None:
             variables["OBMM_SDK_STANDIN_USER"] = f"{user[0]}:{user[1]}"
         return variables

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This process's connection to the SDK's daemon, and everything that must end before it (SDK specification 5, 15)."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import threading
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from obmm.errors import ClosedError, MappingBusyError, ObmmError
+from obmm.sdk.abi import Flag
+from obmm.sdk.calls import Calls
+from obmm.sdk.codes import Code
+from obmm.sdk.errors import SdkError
+from obmm.sdk.faults import FaultEvents
+from obmm.sdk.library import Library, load
+from obmm.sdk.records import Host, HostGroup, Location, ObjectEntry
+
+if TYPE_CHECKING:
+    from obmm.sdk.lease import Lease
+    from obmm.sdk.shared_object import SharedObject
+
+DAEMON_SOCKET: Final = "/run/matrix/memory/MxmAgentIpcServer"
+
+
+class Session:
+    """An initialised SDK library.  Made by `connect`; any number of threads.
+
+    The library holds one connection per process, so there is one session per process at a time.  Closing it closes
+    objects and leases first.  A forked child cannot use it: start workers by spawn.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.calls = Calls(library)
+        """Every function of the SDK, for what this class does not have."""
+        self._lock = threading.RLock()
+        self._objects: dict[str, SharedObject] = {}
+        self._leases: set[Lease] = set()
+        self._faults: FaultEvents | None = None
+        self._open = True
+        _refuse_missing_daemon(library)
+        try:
+            self.calls.initialize()
+        except SdkError:
+            self.calls.finalize()  # or a later finalize would not close the connection (5)
+            raise
+
+    @property
+    def kind(self) -> str:
+        """``"real"`` or ``"stand-in"``: what every result must be labelled with."""
+        return self.library.kind
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+    @property
+    def objects(self) -> tuple[SharedObject, ...]:
+        """The objects that this process has open."""
+        return tuple(self._objects.values())
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The leases that this process holds."""
+        return tuple(self._leases)
+
+    # --- queries -----------------------------------------------------------------------------------------------------
+
+    def hosts(self) -> tuple[Host, ...]:
+        """All hosts of the cluster with their memory."""
+        self.check_open()
+        return self.calls.cluster()
+
+    def local_host(self) -> Host:
+        """This host: the one with this node's slot id (8)."""
+        self.check_open()
+        slot = self.calls.local_slot()
+        for host in self.calls.cluster():
+            if any(numa.slot_id == slot for numa in host.numa):
+                return host
+        raise SdkError(Code.NOT_FOUND, f"no host of the cluster has this node's slot id {slot}", operation="local_host")
+
+    def groups(self) -> tuple[HostGroup, ...]:
+        """The groups of hosts that this node may share with; the first is region ``default``."""
+        self.check_open()
+        return self.calls.lookup_regions()
+
+    def list(self, prefix: str) -> tuple[ObjectEntry, ...]:
+        """Objects of the cluster whose names start with `prefix`."""
+        self.check_open()
+        return self.calls.list_objects(prefix)
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        size: int,
+        *,
+        region: str = "default",
+        location: Location | None = None,
+        flags: int = Flag.CACHE,
+        wait: float = 0.0,
+    ) -> Lease:
+        """Borrow `size` bytes (a multiple of 4 MiB) from `region`, or from the lender at `location`."""
+        from obmm.sdk.lease import Lease  # arrows point down: a lease knows its session
+
+        self.check_open()
+        if location is None:
+            address = self.calls.lease_malloc(size, region=region, flags=flags, wait=wait)
+        else:
+            address = self.calls.lease_malloc_with_location(size, location, flags=flags, wait=wait)
+        lease = Lease(self, address, size)
+        self._leases.add(lease)
+        return lease
+
+    def faults(self) -> FaultEvents:
+        """Events of memory faults from now on.  Advice: the access itself is a SIGBUS (10)."""
+        with self._lock:
+            self.check_open()
+            if self._faults is None:
+                self._faults = FaultEvents(self.calls)
+            return self._faults
+
+    # --- closing -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close objects and leases, then the connection.  Idempotent.  MappingBusyError, and nothing changed, while
+        views live."""
+        with self._lock:
+            if not self._open:
+                return
+            things: list[SharedObject | Lease] = [*self.objects, *self.leases]
+            for thing in things:
+                thing.refuse_if_busy()
+            for thing in things:
+                thing.close()
+            self.calls.finalize()
+            self._open = False
+            _forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ObmmError as refusal:
+            if error is None:
+                raise
+            error.add_note(f"and {self!r} stayed open: {refusal}")
+
+    def __repr__(self) -> str:
+        return (
+            f"<sdk.Session {self.library}{'' if self._open else ' closed'} "
+            f"objects={len(self._objects)} leases={len(self._leases)}>"
+        )
+
+    # --- for objects and leases --------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """ClosedError once closed, or in a forked child."""
+        if not self._open:
+            raise ClosedError.of(self)
+
+    def add_object(self, shared: SharedObject) -> None:
+        """One object per process and name (15 rule 5)."""
+        with self._lock:
+            self.check_open()
+            if shared.name in self._objects:
+                raise MappingBusyError(
+                    errno.EBUSY, f"{shared.name!r} is open in this process already; fix: share that object"
+                )
+            self._objects[shared.name] = shared
+
+    def drop_object(self, shared: SharedObject) -> None:
+        with self._lock:
+            if self._objects.get(shared.name) is shared:
+                del self._objects[shared.name]
+
+    def drop_lease(self, lease: Lease) -> None:
+        self._leases.discard(lease)
+
+    def _die(self) -> None:
+        """In a forked child: no call may be made (5)."""
+        self._open = False
+
+
+def connect(path: str | os.PathLike[str] | None = None) -> Session:
+    """Load the SDK (`load`) and connect to this host's daemon.
+
+    SdkLibraryError without a library, SdkError (6015) without a daemon; ObmmError EBUSY while another session of this
+    process is open.
+    """
+    with _session_lock:
+        current = _current()
+        if current is not None and not current.closed:
+            raise ObmmError(
+                errno.EBUSY, f"this process has {current!r} already: the SDK has one connection per process; share it"
+            )
+        session = Session(load(path))
+        _sessions.append(weakref.ref(session))
+        return session
+
+
+_session_lock = threading.Lock()
+_sessions: list[weakref.ref[Session]] = []
+
+
+def _current() -> Session | None:
+    return _sessions[-1]() if _sessions else None
+
+
+def _forget(session: Session) -> None:
+    _sessions[:] = [known for known in _sessions if known() is not session]
+
+
+def _after_fork_in_child() -> None:
+    session = _current()
+    if session is not None:
+        session._die()
+
+
+def _at_exit() -> None:
+    session = _current()
+    if session is not None:
+        with contextlib.suppress(ObmmError):
+            session.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)
+
+
+def _refuse_missing_daemon(library: Library) -> None:
+    """Say at once what a failing connection would say after up to 31 seconds (15 rule 4)."""
+    path = DAEMON_SOCKET if library.standin is None else os.environ.get("OBMM_SDK_STANDIN", "")
+    if not path:
+        problem = "OBMM_SDK_STANDIN names no socket of a stand-in's daemon"
+    else:
+        try:
+            os.stat(path)
+            if os.access(path, os.W_OK):
+                return
+            problem = f"{path} may not be written by uid {os.geteuid()} with groups {sorted(os.getgroups())}"
+        except OSError as error:
+            problem = f"{path}: {error.strerror}"
+    fields = {"socket": path, "problem": problem}
+    raise SdkError.answered("initialize", Code.MEMLIB, 0.0, str(library), **fields)
