@@ -19,6 +19,7 @@ from obmm import checker
 from obmm._native import ffi, lib
 from obmm.abi import CacheOp
 from obmm.arguments import U64, whole, wrong_type
+from obmm.buffers import holds_objects
 from obmm.closing import close_on_exit
 from obmm.errors import (
     ClosedError,
@@ -228,6 +229,10 @@ class Mapping:
             target = _from_buffer(_BYTES, out, True)
         except (TypeError, BufferError, ValueError) as error:
             raise _no_buffer("out", out, "a writable", error) from None
+        if type(out) is not bytearray and holds_objects(out):
+            raise ObmmArgumentError.because(
+                "ACCESS", errno.EINVAL, "out is an array of Python objects", "bytes, or numbers", "design 8"
+            )
         size = len(target)
         lease = self._lease
         if (

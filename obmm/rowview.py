@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from obmm._native import ffi, lib
+from obmm.buffers import holds_objects
 from obmm.errors import ObmmArgumentError
 from obmm.region import Region
 from obmm.window import Cache
@@ -70,6 +71,8 @@ class RowView:
         except (TypeError, BufferError, ValueError) as error:
             raise _bad(f"out: {error}", "a writable contiguous buffer") from None
         size = wanted.size * self.row_bytes
+        if holds_objects(out):
+            raise _bad("out is an array of Python objects", "bytes, or numbers")
         if len(target) != size:
             raise _bad(f"out has {len(target)} bytes, {wanted.size} rows need {size}", f"a buffer of {size} bytes")
         if wanted.size:

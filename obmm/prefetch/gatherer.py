@@ -73,13 +73,14 @@ class Gatherer:
     def account(self, flight: Flight) -> None:
         """Count a consumed flight, when nobody waits any more."""
         metrics, layer = self._metrics, flight.layer
-        metrics.blocked.observe(str(layer.layer_id), seconds=flight.blocked)
+        metrics.blocked.observe(str(layer.layer_id), value=flight.blocked)
         if not flight.gather:
             return
         labels = str(layer.table), self._path
         metrics.rows.add(*labels, by=flight.rows_read)
+        metrics.unique.observe(labels[0], value=flight.rows_read / (flight.n_tokens * layer.columns))
         metrics.bytes.add(*labels, by=flight.rows_read * self._store.tables[layer.table].row_bytes)
-        metrics.gather.observe(*labels, token_bucket(flight.n_tokens), seconds=flight.gather)
+        metrics.gather.observe(*labels, token_bucket(flight.n_tokens), value=flight.gather)
         metrics.hidden.set(str(layer.layer_id), to=max(0.0, 1 - flight.blocked / flight.gather))
 
     def _prepared(self, going: Sequence[tuple[Flight, Slot]]) -> Prepared:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 BUCKETS = tuple(10 ** (i / 4 - 6) for i in range(25))
-"""Upper bounds in seconds: 1 us to 1 s, four per decade."""
+"""Upper bounds: 1 us to 1 s, or one millionth to 1, four per decade."""
 
 Labels = tuple[str, ...]
 
@@ -45,16 +45,16 @@ class Gauge:
 
 
 class Histogram:
-    """A family of distributions of seconds over `BUCKETS`."""
+    """A family of distributions over `BUCKETS`: of seconds, or of ratios up to 1."""
 
     def __init__(self, name: str, help: str, labels: Labels) -> None:
         self.name, self.help, self.labels = name, help, labels
         self.counts: defaultdict[Labels, list[int]] = defaultdict(lambda: [0] * (len(BUCKETS) + 1))
         self.sums: defaultdict[Labels, float] = defaultdict(float)
 
-    def observe(self, *labels: str, seconds: float) -> None:
-        self.counts[labels][bisect_left(BUCKETS, seconds)] += 1
-        self.sums[labels] += seconds
+    def observe(self, *labels: str, value: float) -> None:
+        self.counts[labels][bisect_left(BUCKETS, value)] += 1
+        self.sums[labels] += value
 
     def cumulative(self, labels: Labels) -> list[int]:
         """How many values were at most each bound; the last entry is all of them."""
@@ -71,6 +71,12 @@ class PrefetchMetrics:
         self.gather = Histogram(
             "obmm_gather_seconds", "A gather from submission to its end.", ("table", "path", "tokens")
         )
+        self.unique = Histogram(
+            "obmm_unique_rows_ratio",
+            "Rows read per row asked for: less than 1 where repeats are read once.",
+            ("table",),
+        )
+        self.attach = Histogram("obmm_attach_seconds", "Mapping, checking and measuring a store.", ("path",))
         self.hash = Histogram("obmm_hash_seconds", "Hashing, recorded by the engine.", ("where",))
         self.blocked = Histogram("obmm_blocked_seconds", "Time in consume.", ("layer",))
         self.hidden = Gauge("obmm_hidden_ratio", "1 - blocked / gather of the last step.", ("layer",))

@@ -84,6 +84,11 @@ class RowSource(Protocol):
         """How rows travel: "cacheable", "nc", "sdk", "shm" or "file"; a label of the metrics."""
         ...
 
+    @property
+    def attach_seconds(self) -> float:
+        """How long it took until rows could be gathered."""
+        ...
+
     def prepare_many(
         self,
         gathers: Sequence[tuple[TableId, NDArray[np.int64], NDArray[np.uint8]]],

@@ -14,6 +14,7 @@ from typing import Any
 
 from obmm._native import ffi, lib
 from obmm.errors import ClosedError, MappingBusyError, ObmmError
+from obmm.rows.errors import refused
 
 MAX_THREADS: int = lib.OBMM_MAX_THREADS
 TICKETS: int = lib.OBMM_TICKETS
@@ -36,6 +37,8 @@ class GatherEngine:
             threads = max(1, min(allowed - 1, DEFAULT_THREADS))
         if spin is None:
             spin = 20e-6 if allowed > threads else 0.0
+        if not 1 <= threads <= MAX_THREADS or not 0 <= spin <= 1:
+            raise refused(f"threads={threads}, spin={spin}", f"1..{MAX_THREADS} threads, 0..1 seconds", "13.2")
         out = ffi.new("struct obmm_engine **")
         places = list(cpus or ())
         result = lib.obmm_engine_create(threads, int(spin * 1e9), places, len(places), out)

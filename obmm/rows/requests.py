@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import numpy as np
 
 from obmm import guard
 from obmm._native import ffi, lib
+from obmm.buffers import holds_objects
 from obmm.errors import ClosedError, ObmmError
 from obmm.rows.bound import BoundTable
 from obmm.rows.errors import bad_id, refused, republished
@@ -121,7 +123,7 @@ def _aim(request: Any, out: Any, count: int, spec: TableSpec) -> Any:
     """Point the request at `out`; what must be kept alive for it."""
     need = count * spec.row_bytes
     if isinstance(out, tuple):
-        address, length = out
+        address, length = _place(out)
         if length != need:
             raise _wrong_size(length, count, spec)
         request.out = ffi.cast("uint8_t *", address)
@@ -132,12 +134,23 @@ def _aim(request: Any, out: Any, count: int, spec: TableSpec) -> Any:
         return _aim_strided(request, out, count, spec)
     try:
         held = ffi.from_buffer(_BYTES, out, require_writable=True)
+        if holds_objects(out):
+            raise TypeError("an array of Python objects")
     except (TypeError, BufferError, ValueError) as error:
         raise refused(f"out: {error}", "a writable, contiguous buffer, or (address, length)") from error
     if len(held) != need:
         raise _wrong_size(len(held), count, spec)
     request.out = held
     return held
+
+
+def _place(out: tuple[Any, ...]) -> tuple[int, int]:
+    """``(address, length)`` that can be memory of a process; whether it is the caller must know."""
+    if len(out) == 2 and all(isinstance(number, int) for number in out):
+        address, length = out
+        if length >= 0 and mmap.PAGESIZE <= address <= (1 << 63) - length:
+            return address, length
+    raise refused(f"out={out!r}", "(address, length) of writable memory, two integers")
 
 
 def _aim_strided(request: Any, out: np.ndarray[Any, Any], count: int, spec: TableSpec) -> Any:
@@ -150,6 +163,7 @@ def _aim_strided(request: Any, out: np.ndarray[Any, Any], count: int, spec: Tabl
         or out.strides[1] != out.itemsize
         or out.strides[0] < row
         or not out.flags.writeable
+        or out.dtype.hasobject
     ):
         raise refused(
             f"out of shape {out.shape}, strides {out.strides}",

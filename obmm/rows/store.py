@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import secrets
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
@@ -60,6 +61,8 @@ class RowStore:
         self._bound = tables
         self._plans: dict[TableId, Plan] = {}
         self._is_subset = False
+        self.attach_seconds = 0.0
+        """What `attach` took: mapping, checking, measuring."""
         self.manifest = manifest
         self.tables = MappingProxyType({table_id: bound.spec for table_id, bound in tables.items()})
 
@@ -84,6 +87,7 @@ class RowStore:
         StaleHandleError, CanaryError: the memory is not what the manifest describes.  A failed attach leaves nothing
         mapped.
         """
+        began = time.perf_counter()
         described = _manifest_of(manifest)
         memory = _memory_of(source, access, cache)
         try:
@@ -93,6 +97,7 @@ class RowStore:
             store = cls(memory, described, engine or default_engine(), tables)
             store._verify(verify)
             store._plan(plan and verify != "none")
+            store.attach_seconds = time.perf_counter() - began
         except BaseException:
             memory.close()
             raise
@@ -124,6 +129,8 @@ class RowStore:
         """
         self._memory.check()
         requests = Requests([(self._table(table), ids, out)], stats, id_space, invalid)
+        if threads:
+            _refuse_threads(threads)
         if deadline is not None:
             (ticket,) = self._submit(requests, threads)
             if not ticket.wait(deadline):
@@ -394,11 +401,14 @@ class RowStore:
             raise refused(f"table {table!r}", f"one of {list(self._bound)}") from None
 
     def _submit(self, requests: Requests, threads: int) -> list[Ticket]:
+        if threads:
+            _refuse_threads(threads)
         return submit(self._engine, requests, threads)
 
     def _subset(self, tables: dict[TableId, BoundTable]) -> RowStore:
         other = RowStore(self._memory, self.manifest, self._engine, tables)
         other._plans = self._plans
+        other.attach_seconds = self.attach_seconds
         other._is_subset = True
         return other
 
@@ -444,6 +454,11 @@ class RowStore:
             padded[:, : spec.row_bytes] = part
             last = spec.row_stride - spec.row_bytes
             self._memory.write(spec.offset_of(row + at), padded.reshape(-1)[: padded.size - last])
+
+
+def _refuse_threads(threads: int) -> None:
+    if not isinstance(threads, int) or not 0 < threads < 1 << 32:
+        raise refused(f"threads={threads!r}", "0 leaves it to the plan; more than the engine has is all of them")
 
 
 def _manifest_of(manifest: Manifest | bytes | str | dict[str, Any]) -> Manifest:

@@ -92,6 +92,7 @@ class MemorySource:
 
     tables: dict[Any, MemoryTable]
     path: str = "cacheable"
+    attach_seconds: float = 0.25
     before: Callable[[], None] | None = None
     flip: bool = False
     alive: bool = True

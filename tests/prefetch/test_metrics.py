@@ -38,6 +38,10 @@ def test_prometheus_shows_what_the_prefetcher_counted() -> None:
     assert [s.value for s in blocked if s.name.endswith("_count")] == [5]
     assert [s.value for s in blocked if s.labels.get("le") == "+Inf"] == [5]
     assert families["obmm_generation"].samples[0].value == 2
+    unique = families["obmm_unique_rows_ratio"].samples
+    assert [s.value for s in unique if s.name.endswith("_sum")] == [5]  # this source reads repeats again
+    attach = families["obmm_attach_seconds"].samples
+    assert [s.value for s in attach if s.name.endswith("_sum")] == [0.25]
 
 
 def test_buckets_run_from_a_microsecond_to_a_second_four_per_decade() -> None:
@@ -50,7 +54,7 @@ def test_buckets_run_from_a_microsecond_to_a_second_four_per_decade() -> None:
 def test_a_histogram_counts_each_value_once() -> None:
     histogram = Histogram("h", "", ())
     for seconds in (0, 1e-6, 1.5e-6, 0.5, 3.0):
-        histogram.observe(seconds=seconds)
+        histogram.observe(value=seconds)
     cumulative = histogram.cumulative(())
     assert cumulative[0] == 2
     assert cumulative[1] == 3

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 from row_shelf import Shelf, expected, publish
 
-from obmm import ClosedError, ObmmArgumentError, RemoteMemoryError, StaleHandleError
+from obmm import ClosedError, MappingBusyError, ObmmArgumentError, RemoteMemoryError, StaleHandleError
 from obmm.rows import (
     CanaryError,
     GatherDeadlineError,
@@ -361,3 +363,109 @@ def test_the_plan_says_what_was_measured_and_chosen(shelf: Shelf, engine: Gather
     assert store.stats().gathers == 1  # the canary, none of the measurements
     ids = RNG.integers(0, 8000, 9000)
     assert (store.gather("big", ids) == expected(ids, 1364)).all()
+
+
+# --- what must not crash ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [lambda out: out, memoryview, lambda out: out.reshape(-1)[::2]])
+def test_bytes_are_not_written_over_python_references(store: RowStore, wrap: Any) -> None:
+    """They would be followed when the array is dropped."""
+    out = np.empty((4, store.tables["t"].row_bytes // 8), object)
+    with pytest.raises(ObmmArgumentError, match="out"):
+        store.gather_into("t", np.arange(4), wrap(out))
+    assert all(item is None for item in out.flat)
+
+
+@pytest.mark.parametrize("place", [(-5, 0), (0, 0), (1 << 64, 0), ("a", "b"), (1, 2, 3), ((1 << 63) - 8, 0)])
+def test_an_address_that_can_be_nobodys_is_refused(store: RowStore, place: Any) -> None:
+    need = 4 * store.tables["t"].row_bytes
+    with pytest.raises(ObmmArgumentError, match="two integers"):
+        store.gather_into("t", np.arange(4), (place[0], need, *place[2:]) if place[1] == 0 else place)
+
+
+@pytest.mark.parametrize("threads", [-1, 1 << 40, 1.5])
+def test_a_number_of_threads_that_is_none_is_refused(store: RowStore, threads: Any) -> None:
+    out = np.empty((4, store.tables["t"].row_bytes), np.uint8)
+    with pytest.raises(ObmmArgumentError, match="threads"):
+        store.gather_into("t", np.arange(4), out, threads=threads)
+    with pytest.raises(ObmmArgumentError, match="threads"):
+        store.submit("t", np.arange(4), out, threads=threads)
+
+
+@pytest.mark.parametrize("arguments", [{"threads": 0}, {"threads": -1}, {"threads": 10**6}, {"spin": float("nan")}])
+def test_an_engine_without_workers_is_refused(arguments: Any) -> None:
+    with pytest.raises(ObmmArgumentError, match="threads="):
+        GatherEngine(**arguments)
+
+
+def test_ids_that_change_under_a_gather_lead_nowhere_else(store: RowStore) -> None:
+    """Checked once, looked at again when copied: what changed meanwhile is a row of the table or a zero row."""
+    n_rows = store.tables["t"].n_rows
+    ids = np.zeros(100_000, np.int64)
+    out = np.empty((len(ids), store.tables["t"].row_bytes), np.uint8)
+    wild = np.random.default_rng(9).integers(-(2**62), 2**62, len(ids))
+    stop = threading.Event()
+
+    def mutate() -> None:
+        while not stop.is_set():
+            ids[:] = wild
+            ids[:] = n_rows - 1
+
+    mutator = threading.Thread(target=mutate)
+    mutator.start()
+    try:
+        for _ in range(100):
+            with suppress(ObmmArgumentError):
+                store.submit("t", ids, out).result(30)
+            with suppress(ObmmArgumentError):
+                store.gather_into("t", ids, out)
+    finally:
+        stop.set()
+        mutator.join()
+
+
+def test_64_threads_until_the_store_closes(shelf: Shelf, engine: GatherEngine) -> None:
+    """Gathers, tickets and dropped tickets; each thread ends with ClosedError and nothing else."""
+    spec = TableSpec("t", 4_000, 256)
+    manifest = publish(shelf.owner(spec, engine=engine))
+    store = RowStore.attach(shelf.memory(), manifest, plan=False, engine=engine)
+    ends: list[BaseException] = []
+    going = threading.Barrier(65)
+
+    def work(number: int) -> None:
+        random = np.random.default_rng(number)
+        going.wait()
+        try:
+            while True:
+                ids = random.integers(0, spec.n_rows, 300)
+                out = np.empty((len(ids), 256), np.uint8)
+                if number % 3 == 0:
+                    store.submit("t", ids, out).abandon()
+                    continue
+                if number % 3 == 1:
+                    store.submit("t", ids, out).result(60)
+                else:
+                    store.gather_into("t", ids, out)
+                assert np.array_equal(out, expected(ids, 256))
+        except BaseException as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(64)]
+    for thread in threads:
+        thread.start()
+    going.wait()
+    closed = False
+    while not closed:
+        time.sleep(0.001)
+        if store.stats().gathers >= 500:
+            with suppress(MappingBusyError):
+                store.close()
+                closed = True
+    for thread in threads:
+        thread.join(60)
+    assert len(ends) == 64
+    assert {type(error) for error in ends} == {ClosedError}, set(map(repr, ends))
+    ends.clear()  # their tracebacks hold tickets
+    gc.collect()
+    engine.reap()
