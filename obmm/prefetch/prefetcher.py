@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import index
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +101,12 @@ class EngramPrefetcher:
                 'use at least 1 for the three, and padding="zero"',
                 "13.4",
             )
+        if invalid not in get_args(Invalid) or not (staging == "pinned" or callable(staging)):
+            raise refused(
+                f"invalid={invalid!r}, staging={staging!r}",
+                'use "error" or "zero", and "pinned" or a function that makes buffers',
+                "13.4",
+            )
         self._layers = tuple(layers)
         self._policy = Policy.of(policy)
         if self._policy.local and replica is None:
@@ -164,6 +171,8 @@ class EngramPrefetcher:
         if not self._layers or len({layer.layer_id for layer in self._layers}) != len(self._layers):
             raise refused("no layers, or a layer twice", "list every engram layer once", "13.4")
         for layer in self._layers:
+            if layer.columns < 1:
+                raise refused(f"layer {layer.layer_id} has {layer.columns} columns", "at least one", "13.4")
             if layer.table not in store.tables:
                 raise refused(
                     f"layer {layer.layer_id} names table {layer.table!r}; the store has {list(store.tables)}",
@@ -199,7 +208,10 @@ class EngramPrefetcher:
         known to be unwell or publishing and the policy has nothing in its place.
         """
         self._check_alive()
-        padded = n_tokens if padded_tokens is None else padded_tokens
+        if phase not in get_args(Phase):
+            raise refused(f"phase={phase!r}", f"use one of {get_args(Phase)}", "11.3")
+        n_tokens = index(n_tokens)
+        padded = n_tokens if padded_tokens is None else index(padded_tokens)
         if not 0 <= n_tokens <= padded <= self._max_tokens:
             raise refused(
                 f"n_tokens={n_tokens}, padded_tokens={padded}, max_tokens={self._max_tokens}",

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from obmm.prefetch.device import DeviceCopy
+from obmm.prefetch.failures import refused
 from obmm.prefetch.source import Ticket
 
 Allocate = Callable[[int], Any]
@@ -36,10 +37,13 @@ class Slot:
     __slots__ = ("abandoned", "event", "held", "ids", "pending", "rows")
 
     def __init__(self, max_tokens: int, columns: int, row_bytes: int, allocate: Allocate) -> None:
-        memory = allocate(max_tokens * columns * row_bytes)
-        self.rows: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, max_tokens * columns * row_bytes).reshape(
-            max_tokens, columns, row_bytes
-        )
+        nbytes = max_tokens * columns * row_bytes
+        memory = memoryview(allocate(nbytes)).cast("B")
+        if memory.readonly or memory.nbytes < nbytes:
+            raise refused(
+                f"staging of {memory.nbytes} bytes, readonly={memory.readonly}", f"{nbytes} writable bytes", "13.4"
+            )
+        self.rows: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, nbytes).reshape(max_tokens, columns, row_bytes)
         self.ids: NDArray[np.int64] = np.zeros((max_tokens, columns), np.int64)
         self.held = False
         self.abandoned = False

@@ -258,11 +258,27 @@ def test_a_batch_that_does_not_fit_is_refused(
         ({"layers": []}, "no layers"),
         ({"layers": [LAYERS[0], LAYERS[0]]}, "a layer twice"),
         ({"layers": [PrefetchLayer(1, "c", 4)]}, "table 'c'"),
+        ({"layers": [PrefetchLayer(1, "a", 0)]}, "0 columns"),
+        ({"staging": "pined"}, "staging='pined'"),
+        ({"staging": bytes}, "readonly=True"),
+        ({"staging": lambda nbytes: bytearray(nbytes - 1)}, "writable bytes"),
+        ({"invalid": "ignore"}, "invalid='ignore'"),
     ],
 )
 def test_a_prefetcher_that_cannot_work_is_refused(source: MemorySource, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ObmmArgumentError, match=words):
         EngramPrefetcher(source, **({"layers": LAYERS, "max_tokens": 8} | arguments))
+
+
+def test_a_batch_of_the_wrong_kind_leaves_no_slot_taken(source: MemorySource) -> None:
+    ids = ids_for(np.random.default_rng(3), 4)
+    with EngramPrefetcher(source, LAYERS, max_tokens=8) as prefetcher:
+        with pytest.raises(TypeError):
+            prefetcher.begin(ids, 4.0)  # type: ignore[arg-type]
+        with pytest.raises(ObmmArgumentError, match="phase='dekode'"):
+            prefetcher.begin(ids, 4, phase="dekode")  # type: ignore[arg-type]
+        assert set(prefetcher.metrics.slots_in_use.values.values()) == {0}
+        assert prefetcher.drain() is None
 
 
 # --- the phases in odd orders -------------------------------------------------------------------------------------
