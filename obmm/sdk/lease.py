@@ -7,6 +7,7 @@ import errno
 from types import TracebackType
 from typing import Self
 
+from obmm.closing import close_on_exit
 from obmm.errors import ClosedError, MappingBusyError
 from obmm.sdk.session import Session
 from obmm.views import ViewLedger
@@ -61,7 +62,7 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        close_on_exit(self, error)
 
     def __repr__(self) -> str:
         return f"<sdk.Lease {self.nbytes} bytes at {self._address:#x}{'' if self._open else ' closed'} of {self.session.library}>"

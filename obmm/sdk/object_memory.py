@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from obmm import guard
 from obmm.attached import AttachedRegion
+from obmm.closing import close_on_exit
 from obmm.device import Device
 from obmm.device import open as open_device
 from obmm.errors import ClosedError, ObmmArgumentError, ObmmError
@@ -272,12 +273,7 @@ class ObjectMemory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except ObmmError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"and {self!r} stayed open: {refusal}")
+        close_on_exit(self, error)
 
     def __repr__(self) -> str:
         state = "" if self._open else " closed"

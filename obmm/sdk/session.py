@@ -12,6 +12,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from obmm.closing import close_on_exit
 from obmm.errors import ClosedError, MappingBusyError, ObmmError
 from obmm.sdk.abi import Flag
 from obmm.sdk.calls import Calls
@@ -150,12 +151,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except ObmmError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"and {self!r} stayed open: {refusal}")
+        close_on_exit(self, error)
 
     def __repr__(self) -> str:
         return (

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
+from obmm.closing import close_on_exit
 from obmm.device import Device
 from obmm.errors import ClosedError, MappingBusyError, ObmmError
 from obmm.region import Access
@@ -223,12 +224,7 @@ class SharedObject:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except ObmmError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"and {self!r} stayed open: {refusal}")
+        close_on_exit(self, error)
 
     def __repr__(self) -> str:
         flags = "unknown" if self.flags is None else hex(self.flags)

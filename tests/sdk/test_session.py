@@ -15,6 +15,7 @@ import pytest
 import obmm
 from obmm import sdk
 from obmm.errors import ClosedError, MappingBusyError, ObmmError, OwnershipError
+from obmm.rows import Manifest, RowStore, TableSpec
 from obmm.sdk import FaultKind, Flag, RegionHost, SharedObject
 from obmm.sdk.standin import StandIn
 from obmm.sdk.standin_wire import Op
@@ -208,13 +209,17 @@ def test_11_gather_crosses_seams(session: sdk.Session) -> None:
         shared.delete()
 
 
-def test_11_rows_memory_serves_a_row_store(session: sdk.Session) -> None:
-    from obmm.rows.mapped import MappedMemory
-
+def test_11_a_row_store_works_on_the_units(session: sdk.Session) -> None:
+    spec = TableSpec("t", n_rows=2 * UNIT // 1000, row_bytes=1000)
+    seam = UNIT // 1000
+    data = np.random.default_rng(2).integers(0, 256, (4, 1000), np.uint8)
     with SharedObject.create(session, "x", 2 * UNIT) as shared:
         with shared.regions("rw") as memory:
-            assert isinstance(memory.rows_memory, MappedMemory)
             assert memory.rows_memory.segments == [UNIT, UNIT]
+            with RowStore.attach(memory.rows_memory, Manifest((spec,)), verify="none", plan=False) as store:
+                store.populate("t", data, seam - 2)
+                ids = np.array([seam + 1, seam - 2, seam], np.int64)
+                assert (store.gather("t", ids) == data[[3, 0, 2]]).all()
         shared.delete()
 
 
