@@ -20,6 +20,7 @@ import fcntl
 import json
 import logging
 import os
+import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -48,6 +49,7 @@ class LeaseJournal:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        _refuse_what_is_no_file(self.path)
         self._lock = _lock(self.path)
         try:
             self.recovered = _replay(self.path)
@@ -172,6 +174,23 @@ def released_everywhere(generation: int) -> bool | None:
 
 def _unusable(path: Path, error: OSError) -> JournalError:
     return JournalError(f"the lease journal {path} cannot be used: {error.strerror}; name a file with journal=PATH")
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    """A device or a pipe would be replaced and removed as a journal is, and reading one may never end."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) else str(error)
+        raise JournalError(
+            f"the lease journal {path} cannot be used: {problem}; name a file with journal=PATH"
+        ) from None
+    if not stat.S_ISREG(mode):
+        raise JournalError(
+            f"the lease journal {path} cannot be used: not a regular file; name a file with journal=PATH"
+        )
 
 
 def _lock_path(path: Path) -> Path:

@@ -87,6 +87,8 @@ def _read_header(file: IO[bytes], version: tuple[int, int]) -> tuple[tuple[int, 
 def npy_writer(path: str | os.PathLike[str], manifest: ArrayManifest, rows: int | None = None) -> Iterator[IO[bytes]]:
     """A file to write the array's bytes to (or ``rows`` of its rows); it gets its name once all of them are there."""
     target = Path(path)
+    if target.exists() and not target.is_file():
+        raise _bad(target, "is no regular file", "name a file: a device or a pipe would be replaced")
     shape = manifest.shape if rows is None else (rows, *manifest.shape[1:])
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:

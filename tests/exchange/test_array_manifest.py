@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,17 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_no_signal(tmp_path
         handle.truncate(200)
     with pytest.raises(ObmmArgumentError, match="got shorter"):
         list(file.chunks())
+
+
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path) -> None:
+    """As root, --out /dev/null would take it from the whole machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    manifest = ArrayManifest(np.dtype("<f4"), (3,))
+    with pytest.raises(ObmmArgumentError, match="no regular file"), npy_writer(pipe, manifest):
+        pass
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:

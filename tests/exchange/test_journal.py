@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +127,18 @@ def test_any_other_file_is_left_alone(path: Path, content: str) -> None:
     with pytest.raises(JournalError, match="something else than a lease journal"):
         LeaseJournal(path)
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: socket.socket(socket.AF_UNIX).bind(str(path))])
+def test_what_is_no_regular_file_is_left_alone(path: Path, make: Any) -> None:
+    """It would be replaced and removed: as root, /dev/null for the whole machine."""
+    make(path)
+    before = path.lstat()
+    with pytest.raises(JournalError, match="not a regular file"):
+        LeaseJournal(path)
+    after = path.lstat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert sorted(path.parent.iterdir()) == [path]
 
 
 def test_a_first_line_that_is_torn_is_an_empty_journal(path: Path) -> None:
