@@ -22,6 +22,7 @@ class Preset:
     batches: tuple[int, ...]
     size_batch: int
     tables: int
+    table_row_bytes: int
     tokens: tuple[int, ...]
     iterations: int
     seconds: float
@@ -43,9 +44,10 @@ PRESETS = {
         batches=(32, 128, 512, 2048, 16_384),
         size_batch=2048,
         tables=12,
+        table_row_bytes=264,
         tokens=(32, 128, 512, 2048, 8192),
         iterations=1000,
-        seconds=1.0,
+        seconds=0.5,
         cycles=200,
         threads=(1, CPUS) if CPUS > 1 else (1,),
     ),
@@ -60,6 +62,7 @@ PRESETS = {
         batches=(32, 64, 128, 256),
         size_batch=128,
         tables=12,
+        table_row_bytes=1364,
         tokens=(32, 64, 128, 256),
         iterations=200,
         seconds=60.0,
@@ -75,6 +78,7 @@ PRESETS = {
         batches=(1, 32),
         size_batch=32,
         tables=3,
+        table_row_bytes=1364,
         tokens=(8,),
         iterations=100,
         seconds=0.05,

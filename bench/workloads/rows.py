@@ -94,7 +94,7 @@ class TableTokens(Rows):
             for tokens in preset.tokens:
                 yield Case(
                     f"{preset.tables} tables x {tokens} tokens",
-                    preset.row_bytes,
+                    preset.table_row_bytes,
                     tables=preset.tables,
                     count=tokens,
                     threads=threads,
