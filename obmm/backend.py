@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,27 @@ def runtime_directory() -> Path:
     """Where ``obmm emulate up`` keeps its socket: ``$XDG_RUNTIME_DIR/obmm``, or a folder of this user's under /tmp."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     return Path(base) / "obmm" if base else Path(f"/tmp/obmm-{os.getuid()}")
+
+
+def ensure_runtime_directory() -> Path:
+    """The runtime folder, made if needed; PermissionError when others could reach into it."""
+    path = runtime_directory()
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            errno.ENOENT, f"XDG_RUNTIME_DIR is {os.environ.get('XDG_RUNTIME_DIR')!r}, which does not exist"
+        ) from None
+    info = path.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
+        raise PermissionError(
+            errno.EPERM,
+            f"{path} must be a folder of uid {os.geteuid()} with mode 0700, but it is "
+            f"{stat.filemode(info.st_mode)} of uid {info.st_uid}; remove it or set XDG_RUNTIME_DIR",
+        )
+    return path
 
 
 def default_socket() -> Path:

@@ -40,7 +40,7 @@ CONNECTIONS = 256
 CONNECTIONS_PER_USER = 16
 
 _MAPPABLE = os.O_RDONLY, os.O_RDWR
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS = struct.Struct("iII")
 _REGION_PATH = re.compile(re.escape(abi.SHMDEV_PREFIX) + r"([1-9]\d{0,6})")
 _REQUEST_BYTES: int = ffi.sizeof("struct obmm_broker_request")
 
@@ -126,7 +126,12 @@ class Broker:
                 connection.sendall(_answer(errno.EAGAIN))
             connection.close()
             return
-        threading.Thread(target=self._serve, args=(connection, pid, uid, gid), daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, args=(connection, pid, uid, gid), daemon=True).start()
+        except RuntimeError as error:  # no thread to be had: this peer is turned away, the next may be served
+            self._write(pid, uid, "", 0, None, errno.EAGAIN, str(error))
+            connection.close()
+            self._left(uid)
 
     def _serve(self, connection: socket.socket, pid: int, uid: int, gid: int) -> None:
         try:
@@ -148,11 +153,14 @@ class Broker:
         except OSError as error:
             log.info("pid %d uid %d: %s", pid, uid, error)
         finally:
-            with self._idle:
-                self._users[uid] -= 1
-                if not self._users[uid]:
-                    del self._users[uid]
-                self._idle.notify_all()
+            self._left(uid)
+
+    def _left(self, uid: int) -> None:
+        with self._idle:
+            self._users[uid] -= 1
+            if not self._users[uid]:
+                del self._users[uid]
+            self._idle.notify_all()
 
     def _answer_open(self, connection: socket.socket, peer: BrokerPeer, path: str, flags: int) -> None:
         rule, code, reason, fd = None, 0, "", -1

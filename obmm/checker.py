@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 import os
+import threading
 import traceback
 import warnings
 import weakref
@@ -25,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from obmm.backend import runtime_directory
+from obmm.backend import ensure_runtime_directory
 from obmm.ownership import Right
 from obmm.stamp import start_time
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from obmm.region import Region
 
 _numbers = itertools.count(1)
+_here = threading.local()  # .depth: this thread is inside an account; .late: what was collected there meanwhile
 
 
 class OwnershipBreach(RuntimeWarning):
@@ -72,7 +74,7 @@ class MappingCheck:
         self._account: Path | None = None
         if cacheable and self._node and generation:
             name = hashlib.sha256(generation.to_bytes(8, "little")).hexdigest()[:24]
-            self._account = runtime_directory() / f"check-{name}"
+            self._account = ensure_runtime_directory() / f"check-{name}"
         self._me = [os.getpid(), start_time(os.getpid()), next(_numbers)]
 
     def view_made(self) -> None:
@@ -106,26 +108,36 @@ class MappingCheck:
                         return
 
     def closed(self) -> None:
-        """The mapping is gone."""
-        if self._me[0] == os.getpid():
+        """The mapping is gone.  Garbage collection may say so in the middle of an account, whose lock we then hold."""
+        if self._me[0] != os.getpid():
+            return
+        if getattr(_here, "depth", 0):
+            _here.late.append(self)
+        else:
             self.rights(iter(()))
 
     @contextmanager
     def _entries(self) -> Iterator[list[dict[str, Any]]]:
         """Everybody's entries but this mapping's, those of the dead left out; what is in the list afterwards stays."""
         assert self._account is not None
-        self._account.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(self._account, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            text = file.read()
-            entries = [e for e in (json.loads(text) if text else []) if e["who"] != self._me and _lives(e["who"])]
-            yield entries
-            file.seek(0)
-            file.truncate()
-            if entries:
-                json.dump(entries, file)
-            file.flush()
+        _here.depth, _here.late = 1, []
+        try:
+            fd = os.open(self._account, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                text = file.read()
+                entries = [e for e in (json.loads(text) if text else []) if e["who"] != self._me and _lives(e["who"])]
+                yield entries
+                file.seek(0)
+                file.truncate()
+                if entries:
+                    json.dump(entries, file)
+                file.flush()
+                fcntl.flock(file, fcntl.LOCK_UN)  # a child forked meanwhile has the file open, too
+        finally:
+            _here.depth = 0
+            for check in _here.late:
+                check.closed()
 
     def _report(self, low: int, high: int, right: int, other: int, entry: dict[str, Any], stack: str) -> None:
         warnings.warn(

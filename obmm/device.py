@@ -35,6 +35,7 @@ from obmm.handle import Handle, HandleFlag
 from obmm.header import RegionHeader
 from obmm.imported import ImportedRegion
 from obmm.leased import Leased
+from obmm.living import Living
 from obmm.placement import warn_if_far
 from obmm.region import PAGE, PMD, Region
 from obmm.sizes import parse_size
@@ -56,7 +57,7 @@ class Device:
     def __init__(self, backend: Backend, windows: WindowProvider | None = None) -> None:
         self.driver = Driver(backend)
         self._windows = windows or _default_windows(self.driver)
-        self._regions: weakref.WeakSet[Region] = weakref.WeakSet()
+        self._regions: Living[Region] = Living()
         self._lock = threading.RLock()
         self._open = True
         self._finalizer = weakref.finalize(self, _forgotten, self.driver, os.getpid())
@@ -93,7 +94,7 @@ class Device:
     @property
     def regions(self) -> tuple[Region, ...]:
         """The open regions made through this object."""
-        return tuple(region for region in self._regions if not region.closed)
+        return tuple(region for region in self._regions.snapshot() if not region.closed)
 
     @property
     def closed(self) -> bool:
@@ -516,7 +517,7 @@ class Device:
         """In a forked child."""
         self._open = False
         self._finalizer.detach()
-        for region in list(self._regions):
+        for region in self._regions.snapshot():
             region.die()
         self.driver.abandon()
 

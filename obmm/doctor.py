@@ -12,7 +12,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +63,26 @@ def _node_checks(sys: Any, backend: Backend, environ: dict[str, str], users: Use
             lib.obmm_rw_close(sys, fd)
     else:
         yield Check("interface", "skipped", "the control node cannot be opened")
-    yield check_features(root)
-    yield from check_parameters(root)
-    yield check_pools(root)
-    yield from check_controllers(root)
+    yield from _looked_at("feature gate", lambda: [check_features(root)])
+    yield from _looked_at("parameters", lambda: check_parameters(root))
+    yield from _looked_at("pools", lambda: [check_pools(root)])
+    yield from _looked_at("controllers", lambda: check_controllers(root))
     yield check_windows(backend, environ)
     yield check_region_nodes(root)
     yield check_leftovers(root, users)
-    yield check_preimports(root)
+    yield from _looked_at("preimports", lambda: [check_preimports(root)])
     if not root:
         yield check_boot_parameters(Path("/proc/cmdline"))
+
+
+def _looked_at(name: str, checks: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+    """`checks`; a file that holds what no driver writes is an error of its own and hides none of the others."""
+    try:
+        yield from checks()
+    except (ValueError, ArithmeticError) as error:
+        yield Check(
+            name, "error", f"a file of the driver holds what no driver writes: {error}", "report the kernel version"
+        )
 
 
 # --- the driver --------------------------------------------------------------------------------------------------------
@@ -222,7 +232,7 @@ def check_parameters(root: str) -> Iterator[Check]:
         )
     for path in sorted(Path(f"{root}/sys/module").glob("*/parameters/ubm_granule")):
         text = _lines(path)
-        block = abi.BASIC_GRANULARITY << int(text[0]) if text and text[0].isdigit() else 0
+        block = abi.BASIC_GRANULARITY << min(int(text[0]), 44) if text and text[0].isdigit() else 0
         if block > unit:
             yield Check(
                 "UMMU granule",

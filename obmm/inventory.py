@@ -7,15 +7,19 @@ PermissionError says so.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from obmm.abi import SHMDEV_PREFIX
+from obmm.backend import ensure_runtime_directory
 from obmm.stamp import OwnerStamp
 
 Kind = Literal["export", "import"]
@@ -63,10 +67,15 @@ def regions(root: str = "", users: Callable[[], dict[int, tuple[int, ...]]] | No
     held = (users or processes_with_regions)()
     found = []
     for folder in Path(f"{root}/sys/devices/obmm").glob("obmm_shmdev*"):
-        mem_id = int(folder.name.removeprefix("obmm_shmdev"))
+        suffix = folder.name.removeprefix("obmm_shmdev")
+        if not (suffix.isascii() and suffix.isdigit()):
+            continue
+        mem_id = int(suffix)
         try:
             found.append(_record(mem_id, folder, held.get(mem_id, ())))
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
             continue  # removed while we looked
     return tuple(sorted(found, key=lambda record: record.mem_id))
 
@@ -81,6 +90,20 @@ def processes_with_regions() -> dict[int, tuple[int, ...]]:
             if match:
                 found.setdefault(int(match[1]), set()).add(int(process.name))
     return {mem_id: tuple(sorted(pids)) for mem_id, pids in found.items()}
+
+
+@contextmanager
+def removal_lock() -> Iterator[None]:
+    """Held by whoever removes what the dead left, from looking to removing.
+
+    The dead remove nothing themselves, so a number that was found dead cannot pass to a living region in between.
+    """
+    fd = os.open(ensure_runtime_directory() / "gc.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def plan_removal(
@@ -122,11 +145,13 @@ def _record(mem_id: int, folder: Path, users: tuple[int, ...] | None) -> RegionR
     def text(name: str) -> str:
         return (folder / name).read_text().strip()
 
-    kind: Kind = "export" if text("type") == "export" else "import"
+    kind = text("type")
+    if kind not in ("export", "import"):  # an import may be removed, so nothing becomes one by default
+        raise ValueError(f"region {mem_id} is of the unknown type {kind!r}")
     stamp = OwnerStamp.find((folder / "priv").read_bytes())
     return RegionRecord(
         mem_id=mem_id,
-        kind=kind,
+        kind="export" if kind == "export" else "import",
         size=int(text("size"), 16),
         allow_mmap=text("allow_mmap") == "1",
         user_memory=kind == "export" and text("export_info/memory_from_user") == "1",

@@ -596,6 +596,14 @@ class Mapping:
     def _failed(self, what: str, failure: SpanFault | SpanShut) -> ObmmError:
         if isinstance(failure, SpanShut):
             return ClosedError.of(self)
+        if failure.elsewhere:
+            return RemoteMemoryError(
+                errno.EFAULT,
+                f"{what} between {self} and a view of other remote memory: that one faulted with {failure.kind} (code "
+                f"{failure.code}) [9.9, 17]; fix: copy from a snapshot() of it, which says where",
+                operation="ACCESS",
+                kind=failure.kind,
+            )
         offset = failure.offset - self._offset
         reason = "the memory behind it is gone" if failure.kind == "SIGBUS" else "this process has no right to it"
         return RemoteMemoryError(

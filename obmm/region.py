@@ -16,6 +16,7 @@ from obmm.arguments import whole
 from obmm.closing import close_on_exit
 from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError
 from obmm.leased import Leased
+from obmm.living import Living
 from obmm.window import Cache
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Region(abc.ABC):
         self.pmd = bool(pmd)
         self.label = label
         self.lease: Leased | None = None
-        self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
+        self._mappings: Living[Mapping] = Living()
         self._holds: dict[int, str] = {}
         self._lock = threading.RLock()
         self._open = True
@@ -103,7 +104,7 @@ class Region(abc.ABC):
     @property
     def mappings(self) -> tuple[Mapping, ...]:
         """The live mappings made through this object."""
-        return tuple(mapping for mapping in self._mappings if not mapping.closed)
+        return tuple(mapping for mapping in self._mappings.snapshot() if not mapping.closed)
 
     # --- mapping -----------------------------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class Region(abc.ABC):
         """In a forked child: the driver does not copy mappings, and the region belongs to the parent."""
         self._open = False
         self._warn.detach()
-        for mapping in list(self._mappings):
+        for mapping in self._mappings.snapshot():
             mapping.die()
 
     def __enter__(self) -> Self:

@@ -28,11 +28,14 @@ _SHUT = 1 << 31
 
 
 class SpanFault(Exception):
-    """A guarded access faulted at byte `offset` of the region; `kind` is ``"SIGBUS"`` or ``"SIGSEGV"``."""
+    """A guarded access faulted at byte `offset` of the region; `kind` is ``"SIGBUS"`` or ``"SIGSEGV"``.
 
-    def __init__(self, offset: int, kind: str, code: int) -> None:
+    `elsewhere`: it was the caller's buffer that faulted, a view of another mapping, at that one's byte `offset`.
+    """
+
+    def __init__(self, offset: int, kind: str, code: int, elsewhere: bool) -> None:
         super().__init__(offset, kind, code)
-        self.offset, self.kind, self.code = offset, kind, code
+        self.offset, self.kind, self.code, self.elsewhere = offset, kind, code, elsewhere
 
 
 class SpanShut(Exception):
@@ -65,7 +68,8 @@ class Span:
         try:
             self.base = driver.map(self._fd, low, high - low, prot, pmd=pmd, at=at)
             try:
-                self._slot = guard.register(self.base, high - low, next(_identities))
+                self._identity = next(_identities)
+                self._slot = guard.register(self.base, high - low, self._identity)
                 guard.verify()
             except BaseException:
                 driver.unmap(self.base, high - low)
@@ -174,7 +178,8 @@ class Span:
             raise SpanShut
         if result != -errno.EFAULT:
             raise OSError(-result, "guarded access refused")
-        raise SpanFault(fault.offset + self.low, signal.Signals(fault.signo).name, fault.code)
+        kind = signal.Signals(fault.signo).name
+        raise SpanFault(fault.offset + self.low, kind, fault.code, fault.id != self._identity)
 
 
 def gather_rows(gates: list[Any], base: int, table: Any, ids: npt.NDArray[Any], target: Any) -> tuple[int, Any]:

@@ -72,7 +72,7 @@ class OwnerStamp:
             boot_id=boot_id(),
             pid_namespace=_namespace("self"),
             pid=os.getpid(),
-            start_time=start_time(os.getpid()) or 0,
+            start_time=start_time("self") or 0,
             label=label,
             generation=generation,
             created=int(time.time()),
@@ -108,21 +108,42 @@ class OwnerStamp:
         """Whether that process still runs, as far as this one can see; only "dead" is proof."""
         if self.boot_id != boot_id():
             return "dead"
+        if not _proc_shows_our_pids():
+            return "unknown"
         if self.pid_namespace == _namespace("self"):
-            return "alive" if start_time(self.pid) == self.start_time else "dead"
-        if self._runs_in_a_child_namespace():
-            return "alive"
-        # only the initial namespace sees every process
-        return "dead" if _namespace("self") == _INITIAL_PID_NAMESPACE and os.geteuid() == 0 else "unknown"
+            return self._liveness_here()
+        return self._liveness_elsewhere()
 
-    def _runs_in_a_child_namespace(self) -> bool:
-        for process in Path("/proc").glob("[0-9]*"):
+    def _liveness_here(self) -> Liveness:
+        """In our own PID namespace: kill(2) sees every process, also those that /proc hides from us (hidepid)."""
+        if start_time(self.pid) == self.start_time:
+            return "alive"
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return "dead"
+        except PermissionError:
+            pass
+        return "dead" if Path(f"/proc/{self.pid}").exists() else "unknown"
+
+    def _liveness_elsewhere(self) -> Liveness:
+        """In another one: only who looks from the initial namespace, and may look at every process, can say "dead"."""
+        try:
+            _namespace("1")  # fails where /proc hides what is not ours
+        except OSError:
+            return "unknown"
+        sees_all = True
+        for process in (path.name for path in Path("/proc").glob("[0-9]*")):
             try:
-                if _namespace(process.name) == self.pid_namespace and start_time(int(process.name)) == self.start_time:
-                    return True
-            except OSError:
+                namespace = _namespace(process)
+            except (FileNotFoundError, ProcessLookupError):
                 continue
-        return False
+            except OSError:
+                sees_all = False  # this one may be the owner
+                continue
+            if namespace == self.pid_namespace and start_time(process) == self.start_time:
+                return "alive"
+        return "dead" if sees_all and _namespace("self") == _INITIAL_PID_NAMESPACE else "unknown"
 
 
 @cache
@@ -131,14 +152,36 @@ def boot_id() -> bytes:
     return uuid.UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes
 
 
-def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is none."""
+def start_time(pid: int | str) -> int | None:
+    """When a process started, in clock ticks since boot; None when there is none, or none that we may see.
+
+    The same number in every time namespace.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = text[text.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else int(fields[19])  # a zombie holds nothing any more
+    return None if fields[0] in "ZX" else int(fields[19]) - _boot_offset()  # a zombie holds nothing any more
+
+
+@cache
+def _boot_offset() -> int:
+    """Clock ticks that this time namespace adds to the time since boot."""
+    try:
+        lines = Path("/proc/self/timens_offsets").read_text().splitlines()
+    except OSError:
+        return 0
+    seconds = next((int(line.split()[1]) for line in lines if line.startswith("boottime")), 0)
+    return seconds * os.sysconf("SC_CLK_TCK")
+
+
+def _proc_shows_our_pids() -> bool:
+    """False where /proc is another PID namespace's: its numbers would name strangers."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
 
 
 def _namespace(process: str) -> int:

@@ -34,13 +34,35 @@ static int dial(const struct sockaddr_un *address)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-	if (connect(fd, (const struct sockaddr *)address, sizeof(*address))) {
+	while (connect(fd, (const struct sockaddr *)address, sizeof(*address))) {
 		int error = -errno;
 
+		if (error == -EINTR)
+			continue;
 		close(fd);
 		return error;
 	}
 	return fd;
+}
+
+/* Keep the first descriptor in *passed, close whatever else a message brought: nobody else would. */
+static void take_descriptors(struct msghdr *message, int *passed)
+{
+	for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head; head = CMSG_NXTHDR(message, head)) {
+		size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < count; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof(fd));
+			if (*passed < 0)
+				*passed = fd;
+			else
+				close(fd);
+		}
+	}
 }
 
 /* The answer, with at most one descriptor (-1: none).  0 or a negative errno. */
@@ -62,16 +84,12 @@ static int receive(int fd, struct obmm_broker_answer *answer, int *passed)
 			.msg_controllen = sizeof(control),
 		};
 		ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-		struct cmsghdr *head;
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
 			return n ? (errno == EAGAIN ? -ETIMEDOUT : -errno) : -ECONNRESET;
-		for (head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head)) {
-			if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS && *passed < 0)
-				memcpy(passed, CMSG_DATA(head), sizeof(*passed));
-		}
+		take_descriptors(&message, passed);
 		have += n;
 	}
 	return answer->magic == OBMM_BROKER_MAGIC ? 0 : -EPROTO;

@@ -12,7 +12,7 @@ from obmm.cli.inventory import all_released, records_of
 from obmm.cli.ls import as_dict
 from obmm.device import Device
 from obmm.errors import ObmmError
-from obmm.inventory import Removal, plan_removal
+from obmm.inventory import Removal, plan_removal, removal_lock
 from obmm.window import Window
 
 CONSEQUENCE = (
@@ -31,12 +31,14 @@ def gc(device: str | None, yes: bool, exports: bool, force: bool, as_json: bool)
     """List, and with --yes remove, the regions of owners that are proven dead."""
     try:
         backend = Backend.parse(device)
-        plan = list(plan_removal(records_of(backend), exports=exports, force=force, all_released=all_released))
-    except (ObmmError, PermissionError) as error:
+        if exports:
+            click.secho(CONSEQUENCE, fg="red", err=True)
+        # numbers are reused at once: while we hold the lock, nobody else of obmm removes what the plan names
+        with removal_lock():
+            plan = list(plan_removal(records_of(backend), exports=exports, force=force, all_released=all_released))
+            failures = _carry_out(backend, plan) if yes else {}
+    except (ObmmError, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
-    if exports:
-        click.secho(CONSEQUENCE, fg="red", err=True)
-    failures = _carry_out(backend, plan) if yes else {}
     if as_json:
         rows = [
             as_dict(step.record)

@@ -28,7 +28,7 @@ def ls(device: str | None, as_json: bool) -> None:
     try:
         backend = Backend.parse(device)
         records = records_of(backend)
-    except (ObmmError, PermissionError) as error:
+    except (ObmmError, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         click.echo(json.dumps({"backend": str(backend), "regions": [as_dict(record) for record in records]}, indent=2))

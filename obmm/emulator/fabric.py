@@ -16,9 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from obmm.backend import ensure_runtime_directory
+
 from .control import ControlClient
 from .directory import FabricDirectory
-from .runtime import DEFAULT, ensure_runtime_directory, fabric_directory, remove_stale
+from .runtime import DEFAULT, fabric_directory, remove_stale
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import random
 import resource
 import signal
 import stat
@@ -17,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 import obmm
-from obmm import Backend, abi, doctor, doctor_machine, emulator
+from obmm import Backend, abi, doctor, doctor_machine, emulator, inventory
 from obmm.check import Check
 from obmm.cli.main import main
 
@@ -416,3 +418,36 @@ def test_a_refused_probe_is_an_error_with_the_drivers_reason(fabric):
     result = CliRunner().invoke(main, ["doctor", "--probe", "--device", fabric.device()])
     assert result.exit_code == 1
     assert "ENOSPC" in result.output
+
+
+def test_files_that_no_driver_writes_break_neither_doctor_nor_ls_nor_gc(fabric):
+    """Every file of a node's tree, emptied, cut, scrambled, out of range, or a folder: words, never a traceback."""
+    rng = random.Random(5)
+    with obmm.open(fabric.device("a")) as device, device.export_region(1 << 20):
+        files = sorted(path for path in Path(device.root).rglob("*") if path.is_file())
+        for path in rng.sample(files, min(len(files), 40)):
+            before, mode = path.read_bytes(), path.stat().st_mode
+            path.unlink()
+            for content in (b"", before[: len(before) // 2], rng.randbytes(50), b"9" * 20, b"-1", None):
+                if content is None:
+                    path.unlink()
+                    path.mkdir()
+                else:
+                    path.write_bytes(content)
+                names = [check.name for check in doctor.diagnose(Backend.parse(fabric.device("a")), users=dict)]
+                assert names[-1] == "PYTHONHASHSEED", path
+                with contextlib.suppress(OSError, ValueError):
+                    inventory.regions(device.root, dict)
+            path.rmdir()
+            path.write_bytes(before)
+            path.chmod(mode)
+        assert len(inventory.regions(device.root, dict)) == 1
+
+
+def test_a_region_of_an_unknown_type_is_never_taken_for_an_import(tmp_path):
+    folder = tmp_path / "sys/devices/obmm/obmm_shmdev7"
+    folder.mkdir(parents=True)
+    (folder / "type").write_text("preimport\n")
+    (folder / "priv").write_bytes(b"")
+    with pytest.raises(ValueError, match="unknown type 'preimport'"):
+        inventory.regions(str(tmp_path), dict)

@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from obmm.stamp import OwnerStamp, hardware_word, start_time
+from obmm import stamp as stamp_module
+from obmm.stamp import OwnerStamp, boot_id, hardware_word, start_time
 
 STAMP = OwnerStamp.of_this_process("table", 77)
 
@@ -79,3 +81,43 @@ def test_a_zombie_is_dead():
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert stamp.liveness() == "dead"
     child.communicate()
+
+
+# Two processes of one namespace: the parent asks whether its child lives.
+ASKS = """
+import subprocess, sys
+from obmm.stamp import OwnerStamp
+make = "from obmm.stamp import *; import os; s = OwnerStamp.of_this_process(''); print(s.pack(0).hex(), flush=True); input()"
+child = subprocess.Popen([sys.executable, "-c", make], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+stamp = OwnerStamp.find(bytes.fromhex(child.stdout.readline()))
+print(stamp.liveness(), flush=True)
+child.kill(); child.wait(); print(stamp.liveness())
+"""
+
+
+def in_namespace(*command: str) -> list[str]:
+    if subprocess.run(["unshare", "-m", "-p", "-T", "-f", "true"], capture_output=True).returncode:
+        pytest.skip("namespaces need CAP_SYS_ADMIN")
+    done = subprocess.run(["unshare", *command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_where_proc_is_another_namespaces_nobody_is_declared_dead():
+    assert in_namespace("-p", "-f", sys.executable, "-c", ASKS) == ["unknown", "unknown"]
+
+
+def test_in_a_namespace_with_its_own_proc_the_dead_are_dead():
+    assert in_namespace("-m", "-p", "-f", "--mount-proc", sys.executable, "-c", ASKS) == ["alive", "dead"]
+
+
+def test_a_process_that_proc_hides_is_not_declared_dead(monkeypatch, tmp_path):
+    boot_id()  # cached: it is not hidden
+    monkeypatch.setattr(stamp_module, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert STAMP.liveness() == "unknown"
+    assert dataclasses.replace(STAMP, pid=1 << 30).liveness() == "dead"
+
+
+def test_a_start_time_is_the_same_in_every_time_namespace():
+    show = f"from obmm.stamp import start_time; print(start_time({os.getpid()}))"
+    assert in_namespace("-T", "--boottime", "5000", "-f", sys.executable, "-c", show) == [str(start_time(os.getpid()))]
