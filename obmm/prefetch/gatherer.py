@@ -155,7 +155,9 @@ class Gatherer:
         if not self._rechecks or flight.rechecked:
             return
         ended = [each for each in flight.companions if each.ticket is not None and each.ticket.done()]
-        self._store.check_generation()
+        now = self._store.check_generation()
+        if now != flight.generation:
+            raise changed(flight.layer.table, flight.generation, now)
         for each in ended:
             each.rechecked = True
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -413,10 +413,13 @@ class RowStore:
         return other
 
     def _verify(self, verify: Verify) -> None:
-        if verify == "none":
-            return
-        if verify not in ("canary", "header"):
+        if verify not in get_args(Verify):
             raise refused(f"verify={verify!r}", '"canary", "header" or "none"')
+        cached = self._memory.cached_version
+        if verify == "none":
+            if cached:
+                cached[0] = self._memory.version()
+            return
         version = self._memory.version() if self._memory.version_address else self.manifest.generation
         digest = self._memory.header_digest()
         if version != self.manifest.generation or (any(digest) and digest != self.manifest.sha256):
@@ -428,8 +431,8 @@ class RowStore:
                 operation="GATHER",
                 reason="generation",
             )
-        if self._memory.cached_version:
-            self._memory.cached_version[0] = version
+        if cached:
+            cached[0] = version
         if verify == "canary":
             self.submit_probe().result()
 

@@ -108,6 +108,18 @@ def test_the_prefetcher_hands_out_no_mix(hosts: Hosts) -> None:
         assert prefetcher.metrics.steps.values["decode", "ok"] == 18
 
 
+def test_what_was_attached_unverified_is_checked_from_then_on(hosts: Hosts) -> None:
+    unverified = Manifest((SPEC,))
+    imported = hosts.b.import_region(hosts.region.handle(cache="cc"))
+    with imported, RowStore.attach([imported], unverified, verify="none") as store:
+        assert store.check_generation() == 2
+        hosts.publish()
+        with pytest.raises(StaleHandleError):
+            store.check_generation()
+        with pytest.raises(StaleHandleError):
+            store.gather("t", IDS)
+
+
 def test_writing_under_leases_of_cacheable_readers_warns(hosts: Hosts) -> None:
     with (
         hosts.region.hold("importers have leases on 'table': revoke it first"),
