@@ -462,3 +462,14 @@ def test_7_2_only_nodes_of_the_region_attach_but_all_with_provider(a: Process, b
     assert a.allocate_at("b", "x", SIZE) == 0
     code, there = outside.map("x", SIZE)
     assert [code, outside.unmap(there, SIZE), a.deallocate("x")] == [0, 0, 0]
+
+
+def test_calls_end_with_the_daemon_and_begin_again_with_the_next(fabric: emulator.Fabric) -> None:
+    with StandIn(fabric) as own:
+        process = Process(own, "a")
+        assert [process.start(), process.allocate("x", SIZE)] == [[0, 0], 0]
+        address = process.map("x", SIZE)[1]
+    assert process.lookup("x")[0] == 6040
+    assert process.peek(address, 1) == "00", "mappings stay usable meanwhile"
+    assert process.start() == [0, 6015]
+    process.close()

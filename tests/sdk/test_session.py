@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -322,3 +323,17 @@ def test_process_that_closes_nothing_leaves_nothing(on_a: None, fresh: None, sta
     while standin.status() != {"objects": {"x": {}}, "leases": 0, "busy": []}:
         assert time.monotonic() < end, standin.status()
     assert b.deallocate("x") == 0
+
+
+def test_threads_share_a_session(session: sdk.Session) -> None:
+    def work(number: int) -> None:
+        for turn in range(3):
+            with SharedObject.create(session, f"t{number}", SIZE, provider="ab"[turn % 2]) as shared:
+                with shared.regions("rw") as memory:
+                    memory.write(0, bytes([number]) * 100)
+                    assert memory.read(0, 100) == bytes([number]) * 100
+                shared.delete()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert session.objects == ()
