@@ -8,7 +8,6 @@ import contextlib
 import errno
 import os
 import threading
-import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -143,7 +142,7 @@ class Session:
                 thing.close()
             self.calls.finalize()
             self._open = False
-            _forget(self)
+            _sessions.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -196,37 +195,29 @@ def connect(path: str | os.PathLike[str] | None = None) -> Session:
     process is open.
     """
     with _session_lock:
-        current = _current()
-        if current is not None and not current.closed:
+        if _sessions:
             raise ObmmError(
-                errno.EBUSY, f"this process has {current!r} already: the SDK has one connection per process; share it"
+                errno.EBUSY,
+                f"this process has {_sessions[0]!r} already: the SDK has one connection per process; share it",
             )
         session = Session(load(path))
-        _sessions.append(weakref.ref(session))
+        _sessions.append(session)
         return session
 
 
 _session_lock = threading.Lock()
-_sessions: list[weakref.ref[Session]] = []
-
-
-def _current() -> Session | None:
-    return _sessions[-1]() if _sessions else None
-
-
-def _forget(session: Session) -> None:
-    _sessions[:] = [known for known in _sessions if known() is not session]
+_sessions: list[Session] = []
+"""The open one: held, because the library keeps its mappings whether anybody remembers the session or not."""
 
 
 def _after_fork_in_child() -> None:
-    session = _current()
-    if session is not None:
+    for session in _sessions:
         session._die()
+    _sessions.clear()
 
 
 def _at_exit() -> None:
-    session = _current()
-    if session is not None:
+    for session in tuple(_sessions):
         with contextlib.suppress(ObmmError):
             session.close()
 
