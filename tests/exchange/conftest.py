@@ -63,7 +63,7 @@ class FakeRegion:
         self.exported = False
 
 
-def until(condition: Callable[[], Any], timeout: float = 5.0) -> Any:
+def until(condition: Callable[[], Any], timeout: float = 20.0) -> Any:
     """Wait for a condition that other threads make true."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):

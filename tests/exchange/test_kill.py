@@ -91,7 +91,7 @@ def test_client_killed(start: Start, fabric: emulator.Fabric, a: Device, key: Pa
             with mapping.writing():
                 mapping.store("<u4", 0, 7)
             mapping.publish()
-        server = start({"table": table}, term_s=0.5)
+        server = start({"table": table}, term_s=10)
         with victim("client", fabric.device("b"), server.port, key) as client:
             for name in CLIENT_STEPS[: step + 1]:
                 assert client.go() == name

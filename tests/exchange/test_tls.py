@@ -45,7 +45,7 @@ def client_files(authority: Authority) -> TlsFiles:
 
 
 def test_the_whole_way_over_tls(start: Start, join: Join, server_files: TlsFiles, client_files: TlsFiles) -> None:
-    server = start(tls=server_files, term_s=0.5)
+    server = start(tls=server_files, term_s=10)
     lease = join(server, tls=client_files).fetch("table")
     lease.on_change(lambda event: event.lease.release())
     assert server.status()["items"][1]["identity"] == "client-1"

@@ -168,7 +168,7 @@ class MemorySource:
         return ticket
 
 
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for a condition that another thread brings about."""
     end = time.monotonic() + seconds
     while not condition():
