@@ -63,7 +63,7 @@ class Watcher(Protocol):
 def arms(nodes: Nodes, tcp: tuple[str, int, int] | None = None, tcp_why_not: str = "") -> tuple[Arm, ...]:
     """All arms, in the order of the reports."""
     direct = tuple(DirectArm(mode, nodes) for mode in MODES)
-    sdk = tuple(SdkArm(mode) for mode in ("cacheable", "nc", "pmd"))
+    sdk = tuple(SdkArm(mode, nodes.importer) for mode in ("cacheable", "nc", "pmd"))
     return (LocalArm(), SharedMemoryArm(), TcpArm(tcp, tcp_why_not), *direct, *sdk)
 
 
