@@ -205,8 +205,11 @@ def fabric_step(
         outcome.faults += 1
 
 
-def soak(seconds: float, seed: int) -> Outcome:
-    """Raises AssertionError for a wrong byte or for growth after the first fifth."""
+def soak(seconds: float, seed: int, steps: int = 0) -> Outcome:
+    """Raises AssertionError for a wrong byte or for growth after the first fifth.
+
+    A machine that is too busy for `steps` in that time goes on until it has them.
+    """
     random = np.random.default_rng(seed)
     source = MemorySource(dict(TABLES))
     outcome = Outcome()
@@ -214,9 +217,9 @@ def soak(seconds: float, seed: int) -> Outcome:
     end = began + seconds
     warm: Footprint | None = None
     with emulator.start(nodes=2) as fabric:
-        while time.monotonic() < end:
-            one_life(source, random, outcome, min(end, time.monotonic() + seconds / 20))
-            fabric_life(fabric, random, outcome, end)
+        while (now := time.monotonic()) < end or outcome.steps < steps:
+            one_life(source, random, outcome, now + seconds / 20)
+            fabric_life(fabric, random, outcome, max(end, now + seconds / 5))
             if warm is None and time.monotonic() > began + seconds / 5:
                 warm = Footprint.now()
         assert warm is not None
