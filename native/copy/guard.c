@@ -46,8 +46,13 @@ struct frame {
 THREAD_LOCAL struct frame *volatile current;
 /* For accesses with a fixup, which have no frame. */
 THREAD_LOCAL struct obmm_fault last_fault;
-/* How many of our own handler activations are handing a fault on right now. */
-THREAD_LOCAL int passing_on;
+/*
+ * How often a fault came back to us from a handler that it was handed to is
+ * written into its own context: uc_link points so far into this array.  The
+ * kernel sets it to NULL for each signal, so nothing is left over when a handler
+ * leaves by a jump and never returns to us.
+ */
+static char returned[MAX_DISPLACED + 1];
 
 /* Raised by this thread's own access, rather than sent or only announced? */
 static bool is_access_fault(int signo, const siginfo_t *info)
@@ -81,11 +86,17 @@ static void default_action(int signo, siginfo_t *info, bool ignored)
  */
 static void pass_on(int index, int signo, siginfo_t *info, void *context)
 {
-	int next = atomic_load_explicit(&depth[index], memory_order_acquire) - 1 - passing_on;
-	struct sigaction *slot = &displaced[index][next < 0 ? 0 : next];
-	struct sigaction previous = *slot;
+	ucontext_t *frame = context;
+	struct ucontext_t *link = frame->uc_link;
+	size_t times = (uintptr_t)link - (uintptr_t)returned;
+	int level = atomic_load_explicit(&depth[index], memory_order_acquire) - 1;
+	struct sigaction *slot, previous;
 	sigset_t block, saved;
 
+	if (times > MAX_DISPLACED)
+		times = 0; /* straight from the kernel */
+	slot = &displaced[index][times < (size_t)level ? (size_t)level - times : 0];
+	previous = *slot;
 	if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
 		default_action(signo, info, previous.sa_handler == SIG_IGN);
 		return;
@@ -96,12 +107,13 @@ static void pass_on(int index, int signo, siginfo_t *info, void *context)
 	if (previous.sa_flags & (int)SA_RESETHAND)
 		slot->sa_handler = SIG_DFL;
 	pthread_sigmask(SIG_BLOCK, &block, &saved);
-	passing_on++;
+	if (times < MAX_DISPLACED)
+		frame->uc_link = (struct ucontext_t *)&returned[times + 1];
 	if (previous.sa_flags & SA_SIGINFO)
 		previous.sa_sigaction(signo, info, context);
 	else
 		previous.sa_handler(signo);
-	passing_on--;
+	frame->uc_link = link;
 	pthread_sigmask(SIG_SETMASK, &saved, NULL);
 }
 

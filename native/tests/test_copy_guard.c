@@ -2,6 +2,7 @@
 /* Guarded access: what is caught, what is passed on, and that nothing else changes. */
 #include <errno.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -384,9 +385,40 @@ static void displaced_then_rearmed(void)
 	touch(hole + 5); /* ours -> newcomer -> ours -> oldest */
 }
 
+static sigjmp_buf rescued;
+static volatile sig_atomic_t rescues;
+
+static void jumper(int signo, siginfo_t *info, void *context)
+{
+	(void)signo;
+	(void)info;
+	(void)context;
+	rescues++;
+	siglongjmp(rescued, 1);
+}
+
+/* A later handler may leave by a jump, as often as it likes: the next fault is its again. */
+static void jumped_out_of(void)
+{
+	struct sigaction action = { .sa_sigaction = jumper, .sa_flags = SA_SIGINFO };
+
+	install(SIGSEGV, oldest);
+	make_hole(1);
+	CHECK(!sigaction(SIGSEGV, &action, NULL));
+	CHECK(!obmm_guard_install());
+	while (rescues < 5) {
+		if (!sigsetjmp(rescued, 1))
+			touch(hole + 5); /* ours -> jumper */
+	}
+	_exit(35);
+}
+
 static void a_later_handler_is_noticed_and_joins_the_chain(void)
 {
-	int status = in_child(displaced_then_rearmed);
+	int status = in_child(jumped_out_of);
+
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 35);
+	status = in_child(displaced_then_rearmed);
 
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 33);
 }

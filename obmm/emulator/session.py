@@ -62,6 +62,8 @@ class Session:
         """The process's exit is over."""
         self._socket = connection
         self._process: Process | None = None
+        self._windows: set[int] = set()
+        """Decoder entries that this process had programmed, by address."""
         self._undo: Callable[[], Answer] | None = None
         """Takes the last call back, should the client be unable to do its actions."""
         self._buffer = bytearray(_BUFFER)
@@ -107,6 +109,7 @@ class Session:
             try:
                 if self._process is not None:
                     self._process.exit()
+                self.host.unprogram_unused(self._windows)
             finally:
                 self.done.set()
                 self.server.forget(self, self._socket)
@@ -323,10 +326,13 @@ class Session:
         if payload is None:
             raise KernelError(errno.EFAULT, "22.3", "the window request cannot be read")
         window = protocol.WindowRequest.unpack(payload)
-        return [(protocol.done(self.server.program(self.host, window)), [])]
+        address = self.server.program(self.host, window)
+        self._windows.add(address)
+        return [(protocol.done(address), [])]
 
     def _unprogram(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
         self.host.unprogram(arguments[0])
+        self._windows.discard(arguments[0])
         return _DONE
 
     def _chmod(self, _file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:

@@ -17,6 +17,8 @@ from click.testing import CliRunner
 import obmm
 from obmm import RemoteMemoryError, emulator
 from obmm.cli.main import main
+from obmm.driver import Driver
+from obmm.window_emulator import EmulatorWindows
 
 MIB = 1 << 20
 
@@ -28,50 +30,72 @@ def fabric():
         assert fabric.status()["internal_errors"] == 0
 
 
-# One process that does everything, stopping before each step until it is told to go on.
-VICTIM = """
-import sys, obmm
-def step(name):
-    print(name, flush=True)
-    sys.stdin.readline()
-step("start")
-a = obmm.open(sys.argv[1]); step("opened a")
-b = obmm.open(sys.argv[2]); step("opened b")
-region = a.export_region(1 << 20, label="victim"); step("exported")
-mapping = region.map("rw"); step("mapped")
-mapping.write(0, bytes(range(256))); step("written")
-view = mapping.view(); step("viewed")
-del view; mapping.publish(); step("published")
-imported = b.import_region(region.handle(), label="victim"); step("imported")
-reader = imported.map("r"); step("mapped the import")
-assert reader.read(0, 256) == bytes(range(256)); step("read")
-writer = imported.map("rw"); step("mapped the import again")
-writer.close(); step("closed a mapping")
-reader.close(); step("closed the mappings")
-imported.close(); step("unimported")
-mapping.close(); step("unmapped")
-region.close(); step("unexported")
-a.close(); b.close(); step("closed")
-"""
-STEPS = VICTIM.count("step(") - 1
+def everything(device_a: str, device_b: str) -> None:
+    """A whole life: two devices, a region, an import of it, mappings, a view."""
+    with obmm.open(device_a) as a, obmm.open(device_b) as b, a.export_region(MIB, label="victim") as region:
+        with region.map("rw") as mapping:
+            mapping.write(0, bytes(range(256)))
+            view = mapping.view()
+            del view
+            mapping.publish()
+            with b.import_region(region.handle(), label="victim") as imported, imported.map("r") as reader:
+                assert reader.read(0, 256) == bytes(range(256))
+                with imported.map("rw") as writer, writer.writing():
+                    writer.store("u1", 0, 1)
 
 
-def victim(fabric: emulator.Fabric, steps: int) -> str:
-    """Let it do `steps` steps, kill it before the next -> what it did last."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", VICTIM, fabric.device("a"), fabric.device("b")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    name = child.stdout.readline().strip()
-    for _ in range(steps):
-        child.stdin.write("\n")
-        child.stdin.flush()
-        name = child.stdout.readline().strip()
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    return name
+DRIVER_CALLS = (
+    "open_region",
+    "close_region",
+    "map",
+    "unmap",
+    "update_range",
+    "export",
+    "unexport",
+    "import_",
+    "unimport",
+)
+WINDOW_CALLS = ("acquire", "release")
+
+
+class Countdown:
+    """Every call to the driver and to the windows, in this process: SIGKILL just before the one with a given number."""
+
+    def __init__(self, last: int | None) -> None:
+        self.last = last
+        self.names: list[str] = []
+        for owner, names in ((Driver, DRIVER_CALLS), (EmulatorWindows, WINDOW_CALLS)):
+            for name in names:
+                setattr(owner, name, self.counted(name, getattr(owner, name)))
+
+    def counted(self, name: str, call):
+        def counted(*arguments, **options):
+            if len(self.names) == self.last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.names.append(name)
+            return call(*arguments, **options)
+
+        return counted
+
+
+def victim(fabric: emulator.Fabric, last: int | None) -> list[str]:
+    """Live in a forked child, and be killed before call `last` -> the calls made, if it lived to the end."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            countdown = Countdown(last)
+            everything(fabric.device("a"), fabric.device("b"))
+            os.write(writer, " ".join(countdown.names).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        names = pipe.read().split()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if last is None else -signal.SIGKILL)
+    return names
 
 
 def collect(fabric: emulator.Fabric, node: str) -> None:
@@ -80,20 +104,22 @@ def collect(fabric: emulator.Fabric, node: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_SIGKILL_at_every_step_leaves_nothing_that_gc_does_not_find(fabric):
+def test_SIGKILL_before_every_call_leaves_nothing_that_gc_does_not_find(fabric):
     with obmm.open(fabric.device("a")) as a, a.export_region(MIB, label="alive") as mine, mine.map("rw") as mapping:
         mapping.write(0, b"not yours")
         with obmm.open(fabric.device("b")) as b, b.import_region(mine.handle()) as living, living.map("r") as reader:
-            done = []
-            for steps in range(STEPS):
-                done.append(victim(fabric, steps))
+            names = victim(fabric, None)
+            # between EXPORT and the header, between the window and IMPORT, between UNIMPORT and its window
+            for first, then in (("export", "open_region"), ("acquire", "import_"), ("unimport", "release")):
+                assert names[names.index(first) + 1] == then
+            for last in range(len(names)):
+                victim(fabric, last)
                 for node in ("b", "a"):
                     collect(fabric, node)
-                left = {name: [r["mem_id"] for r in node["regions"]] for name, node in fabric.status()["nodes"].items()}
-                assert left == {"a": [mine.mem_id], "b": [living.mem_id]}, done[-1]
-                assert fabric.status()["nodes"]["b"]["windows"] == 1
+                nodes = fabric.status()["nodes"]
+                left = {name: [r["mem_id"] for r in node["regions"]] for name, node in nodes.items()}
+                assert (left, nodes["b"]["windows"]) == ({"a": [mine.mem_id], "b": [living.mem_id]}, 1), names[last]
                 assert reader.read(0, 9) == b"not yours"
-            assert (done[0], done[-1], len(set(done))) == ("start", "closed", STEPS)
 
 
 def test_64_threads_read_while_the_exporter_is_revoked_and_each_raises_once(fabric):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -319,6 +319,13 @@ class Host:
         """Forget the decoder entry that starts at `address` (ENOENT when there is none)."""
         with self.fabric.lock:
             self._decoder_changed(address, self.decoder.remove(address).length)
+
+    def unprogram_unused(self, addresses: Collection[int]) -> None:
+        """Forget those of a dead process's entries that no import uses: nobody else knows of them."""
+        with self.fabric.lock:
+            for entry in [entry for entry in self.decoder if entry.pa in addresses]:
+                if not self.imports.overlaps(entry.pa, entry.end):
+                    self.decoder.remove(entry.pa)
 
     def _decoder_changed(self, pa: int, length: int) -> None:
         """Mappings of imports at [pa, pa + length) show something else from their process's next call on."""
