@@ -57,10 +57,10 @@ class Storm:
         process.start("run", order)
         return process
 
-    def rage(self, seconds: float) -> None:
-        """Kill and replace workers for this long; raise when an invariant breaks or a worker complains."""
+    def rage(self, seconds: float, kills: float) -> None:
+        """Kill and replace workers for this long, and at least so many, however busy the machine; raise when an invariant breaks or a worker complains."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until or self.killed < kills:
             time.sleep(self.random.uniform(0, 0.05))
             index = self.random.randrange(len(self.workers))
             victim = self.workers[index]
