@@ -22,7 +22,7 @@ from obmm.bench.arms.tcp import TcpArm
 from obmm.bench.footprint import Footprint
 from obmm.bench.presets import Preset
 from obmm.bench.timing import Series, Timer
-from obmm.bench.workloads.control import ExportCycle, FetchToLoad
+from obmm.bench.workloads.control import AllocateCycle, ExportCycle, FetchToLoad
 from obmm.bench.workloads.loads import DependentLoads
 from obmm.bench.workloads.pingpong import FlagPingPong, OwnershipPingPong
 from obmm.bench.workloads.rows import Batches, OneRow, RowSizes, TableTokens
@@ -47,6 +47,7 @@ WORKLOADS: tuple[Workload, ...] = (
     OwnershipPingPong(),
     FlagPingPong(),
     ExportCycle(),
+    AllocateCycle(),
     FetchToLoad(),
 )
 MODES = ("cc", "nc", "pmd")

@@ -73,6 +73,10 @@ class Memory(abc.ABC):
         """(exporting device, importing device, cache, pmd) for work on regions of its own."""
         raise Unavailable("no regions: the control plane and ownership are OBMM's")
 
+    def new_object(self) -> Any:
+        """Allocate a new shared object of one unit (`obmm.sdk.SharedObject`); the caller deletes it."""
+        raise Unavailable("no objects: allocate..deallocate is the SDK's")
+
 
 class Arm(abc.ABC):
     """One candidate."""

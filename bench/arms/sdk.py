@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +27,15 @@ _UNIT = 128 << 20
 class SdkMemory(StoreMemory):
     """The units of an object as one range."""
 
-    def __init__(self, units: obmm.sdk.ObjectMemory, engine: GatherEngine, backend: str, pmd: bool) -> None:
+    def __init__(
+        self, units: obmm.sdk.ObjectMemory, engine: GatherEngine, backend: str, pmd: bool, create: Any
+    ) -> None:
         super().__init__(units.rows_memory, engine, "2M" if pmd else "4K")
         self.backend = backend
-        self._units = units
+        self._units, self._create = units, create
+
+    def new_object(self) -> Any:
+        return self._create(_UNIT)
 
     def read(self, offset: int, out: NDArray[np.uint8]) -> None:
         out[:] = np.frombuffer(self._units.read(offset, len(out)), np.uint8)
@@ -61,14 +67,17 @@ class SdkArm(Arm):
                 self.kind = "stand-in" if session.kind == "stand-in" else "hardware"
                 here = session.local_host().name
                 others = [host.name for host in session.hosts() if host.name != here]
-                name = f"obmm-bench-{os.getpid()}-{secrets.token_hex(4)}"
-                table = sdk.SharedObject.create(
-                    session, name, nbytes, provider=others[0] if others else None, flags=flags[self._mode]
-                )
+                provider = others[0] if others else None
+
+                def create(size: int) -> sdk.SharedObject:
+                    name = f"obmm-bench-{os.getpid()}-{secrets.token_hex(4)}"
+                    return sdk.SharedObject.create(session, name, size, provider=provider, flags=flags[self._mode])
+
+                table = create(nbytes)
                 stack.callback(table.delete)
                 device = stack.enter_context(obmm.open(self._device))
                 units = stack.enter_context(table.regions("rw", device=device))
             except ObmmError as error:
                 raise Unavailable(str(error)) from error
             content.fill(nbytes, units.write, progress)
-            yield SdkMemory(units, engine, f"{session.kind} {session.library}", self._mode == "pmd")
+            yield SdkMemory(units, engine, f"{session.kind} {session.library}", self._mode == "pmd", create)

@@ -16,6 +16,7 @@ from obmm.bench.presets import Preset
 from obmm.bench.timing import Series
 from obmm.bench.workloads.workload import Case, Workload
 
+SDK_UNIT = 128 << 20
 STEPS = ("export", "map", "unmap", "unexport", "whole cycle")
 
 
@@ -51,6 +52,40 @@ class ExportCycle(Workload):
             if number:  # one untimed cycle first
                 series.add(took[step] if step < len(took) else sum(took))
         return verified
+
+
+SDK_STEPS = ("allocate", "map", "unmap", "deallocate", "whole cycle")
+
+
+class AllocateCycle(Workload):
+    """allocate..map..unmap..deallocate of an SDK object of one unit; each step on its own, then all of them."""
+
+    name, title = "control-sdk", "allocate..map..unmap..deallocate"
+    plane = "control"
+
+    def cases(self, preset: Preset, memory: Memory, footprint: Footprint) -> Iterator[Case]:
+        for step in SDK_STEPS:
+            yield Case(step, SDK_UNIT, working_set=SDK_UNIT)
+
+    def run(self, case: Case, memory: Memory, preset: Preset, series: Series) -> int:
+        clock, step = time.perf_counter_ns, SDK_STEPS.index(case.label)
+        for number in range(preset.cycles + 1):
+            marks = [clock()]
+            shared = memory.new_object()
+            marks.append(clock())
+            shared.map("none")
+            marks.append(clock())
+            if shared.nbytes != SDK_UNIT or not shared.address:
+                raise content.VerificationError(f"{shared!r} is not what was asked for")
+            marks.append(clock())
+            shared.unmap()
+            marks.append(clock())
+            shared.delete()
+            marks.append(clock())
+            took = (marks[1] - marks[0], marks[2] - marks[1], marks[4] - marks[3], marks[5] - marks[4])
+            if number:  # one untimed cycle first
+                series.add(took[step] if step < len(took) else sum(took))
+        return 0
 
 
 class FetchToLoad(Workload):

@@ -26,7 +26,7 @@ def test_a_named_stand_in_is_measured_and_marked(tmp_path, schema):
     with obmm.emulator.start(nodes=2) as fabric, StandIn(fabric) as standin:
         command = [sys.executable, "-m", "obmm.bench", "run", "--preset", "smoke", "--arms", ",".join(arms)]
         ran = subprocess.run(
-            [*command, "--workloads", "loads,batch,read,write,control", "-o", str(path)],
+            [*command, "--workloads", "loads,batch,read,write,control-sdk", "-o", str(path)],
             env={**os.environ, **standin.environment(fabric.nodes[0])},
             capture_output=True,
             text=True,
@@ -38,4 +38,7 @@ def test_a_named_stand_in_is_measured_and_marked(tmp_path, schema):
     jsonschema.validate(document, schema)
     assert [arm["name"] for arm in document["arms"]] == list(arms), document["unavailable"]
     assert all(r["kind"] == "stand-in" and r["mark"].startswith("STAND-IN") for r in document["results"])
+    cycles = [r for r in document["results"] if r["workload"] == "control-sdk"]
+    assert len(cycles) == 5 * len(arms)
+    assert all("say nothing about hardware" in r["caveat"] for r in cycles)
     assert all(verdict.arm is None for verdict in decision.verdicts(document))
