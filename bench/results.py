@@ -39,6 +39,8 @@ def duration(ns: float | None) -> str:
     """A time in the unit that fits."""
     if ns is None:
         return "-"
+    if not ns:
+        return "below clock"  # not more than the clock's own cost
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if ns >= size:
             return f"{ns / size:.3g} {unit}"
