@@ -144,33 +144,37 @@ class Device:
             )
         _refuse_controller("EXPORT", local)
         flags = ExportFlag.ALLOW_MMAP | (ExportFlag.FAST if fast else ExportFlag(0))
-        with self._lock:
-            self._check_open()
-            exported = self.driver.export(
-                sizes, flags, pxm_numa=local.numa, deid=local.eid, vendor_info=vendor, priv=priv
-            )
-            length = sum(sizes.values())
-            region = ExportedRegion(
-                self,
-                exported,
-                local,
-                length,
-                data_offset=RegionHeader.SIZE if header else 0,
-                nbytes=length - RegionHeader.SIZE if header else length,
-                generation=generation,
-                pmd=pmd,
-                label=label,
-            )
-            self._regions.add(region)
-        if not self.root:
-            warn_if_far(min(sizes), f"{region!r}")
-        if header:
-            try:
-                region.write_header()
-            except BaseException:
+        region = exported = None
+        try:
+            with self._lock:
+                self._check_open()
+                exported = self.driver.export(
+                    sizes, flags, pxm_numa=local.numa, deid=local.eid, vendor_info=vendor, priv=priv
+                )
+                length = sum(sizes.values())
+                region = ExportedRegion(
+                    self,
+                    exported,
+                    local,
+                    length,
+                    data_offset=RegionHeader.SIZE if header else 0,
+                    nbytes=length - RegionHeader.SIZE if header else length,
+                    generation=generation,
+                    pmd=pmd,
+                    label=label,
+                )
+                self._regions.add(region)
+                if header:
+                    region.write_header()
+                if not self.root:
+                    warn_if_far(min(sizes), f"{region!r}")
+                return region
+        except BaseException:
+            if region is not None:
                 region.close(force=True)
-                raise
-        return region
+            elif exported is not None:
+                self.driver.unexport(exported.mem_id)
+            raise
 
     def export_user_memory(
         self,
@@ -235,10 +239,14 @@ class Device:
             generation=generation,
             label=label,
         )
-        self._regions.add(region)
-        if header:
-            region.write_header()
-        return region
+        try:
+            self._regions.add(region)
+            if header:
+                region.write_header()
+            return region
+        except BaseException:
+            region.close(force=True)
+            raise
 
     # --- importing ---------------------------------------------------------------------------------------------------
 
@@ -276,45 +284,70 @@ class Device:
         stamp = _stamp("IMPORT", label, handle.generation, wanted or "cc", hardware_word)
         priv = stamp if priv is None else raw("IMPORT", "priv", priv)
         self._refuse_impossible(handle, priv)
-        with self._lock:
-            self._check_open()
-            found, mem_id = self._import(handle, provider, local, wanted, priv)
-            region = ImportedRegion(self, mem_id, handle, found, provider, pmd=pmd, label=label, lease=lease)
-            self._regions.add(region)
-        if not self.root:
-            warn_if_far(local.numa, f"the bus controller of {region!r}")
-        return region
+        region = found = None
+        try:
+            with self._lock:
+                self._check_open()
+                found, mem_id = self._import(handle, provider, local, wanted, priv)
+                region = ImportedRegion(self, mem_id, handle, found, provider, pmd=pmd, label=label, lease=lease)
+                self._regions.add(region)
+                if not self.root:
+                    warn_if_far(local.numa, f"the bus controller of {region!r}")
+                return region
+        except BaseException:
+            if region is not None:
+                region.close(force=True)
+            elif found is not None:
+                self.driver.unimport(mem_id)
+                provider.release(found)
+            raise
 
     def _import(
         self, handle: Handle, provider: WindowProvider, local: Controller, wanted: Cache | None, priv: bytes
     ) -> tuple[Window, int]:
         """IMPORT at the first window of the provider's that nobody else uses (rule I13)."""
         taken: list[Window] = []
+        found: Window | None = None
+        mem_id = None
         try:
             while True:
                 found = provider.acquire(handle, local, wanted)
-                try:
-                    mem_id, _ = self.driver.import_(
-                        found.address,
-                        found.length,
-                        ImportFlag.ALLOW_MMAP,
-                        scna=local.cna,
-                        dcna=handle.owner_cna,
-                        seid=local.eid,
-                        deid=handle.owner_eid,
-                        tokenid=handle.tokenid,
-                        base_dist=handle.base_dist,
-                        priv=priv,
-                    )
+                mem_id = self._import_at(found, handle, local, priv, last=found in taken)
+                if mem_id is not None:
+                    _release(provider, taken)
                     return found, mem_id
-                except BaseException as error:
-                    again = found.address in {window.address for window in taken}
-                    taken.append(found)
-                    if again or not isinstance(error, ObmmError) or error.errno != errno.EEXIST:
-                        raise
-        finally:
-            for window in taken:
-                provider.release(window)
+                taken.append(found)
+        except BaseException:
+            if mem_id is not None:
+                self.driver.unimport(mem_id)
+            _release(provider, taken if found is None or found in taken else [*taken, found])
+            raise
+
+    def _import_at(self, window: Window, handle: Handle, local: Controller, priv: bytes, *, last: bool) -> int | None:
+        """IMPORT at `window` -> mem_id, or None when another import uses it (unless `last`)."""
+        mem_id = None
+        try:
+            mem_id, _ = self.driver.import_(
+                window.address,
+                window.length,
+                ImportFlag.ALLOW_MMAP,
+                scna=local.cna,
+                dcna=handle.owner_cna,
+                seid=local.eid,
+                deid=handle.owner_eid,
+                tokenid=handle.tokenid,
+                base_dist=handle.base_dist,
+                priv=priv,
+            )
+            return mem_id
+        except ObmmError as error:
+            if error.errno != errno.EEXIST or last:
+                raise
+            return None
+        except BaseException:
+            if mem_id is not None:
+                self.driver.unimport(mem_id)
+            raise
 
     # --- attaching ---------------------------------------------------------------------------------------------------
 
@@ -608,6 +641,11 @@ def _wanted_cache(handle: Handle, cache: Cache | None) -> Cache | None:
 def _stamp(operation: str, label: str, generation: int, cache: Cache, word: int | None) -> bytes:
     word = hardware_word_for(cache) if word is None else whole(operation, "hardware_word", word, low=0, high=0xFFFF)
     return OwnerStamp.of_this_process(text(operation, "label", label), generation).pack(word)
+
+
+def _release(provider: WindowProvider, windows: list[Window]) -> None:
+    for window in windows:
+        provider.release(window)
 
 
 def _bad(operation: str, problem: str, fix: str, rule: str, code: int = errno.EINVAL) -> ObmmArgumentError:

@@ -75,19 +75,23 @@ class Driver:
         command.pxm_numa = pxm_numa
         command.deid = list(deid)
         kept = _attach(command, "vendor_info", "vendor_len", vendor_info), _attach(command, "priv", "priv_len", priv)
-        result = lib.obmm_rw_export(self.sys, self.fd, command)
-        del kept
-        if result < 0:
-            raise ObmmError.refused(
-                "EXPORT",
-                -result,
-                sizes=sizes,
-                flags=int(flags),
-                pxm_numa=pxm_numa,
-                vendor_len=len(vendor_info),
-                priv_len=len(priv),
-            )
-        return Exported(command.mem_id, command.uba, command.tokenid)
+        try:
+            result = lib.obmm_rw_export(self.sys, self.fd, command)
+            del kept
+            if result < 0:
+                raise ObmmError.refused(
+                    "EXPORT",
+                    -result,
+                    sizes=sizes,
+                    flags=int(flags),
+                    pxm_numa=pxm_numa,
+                    vendor_len=len(vendor_info),
+                    priv_len=len(priv),
+                )
+            return Exported(command.mem_id, command.uba, command.tokenid)
+        except BaseException:  # an interrupt right after the call: nobody else will ever know the region
+            self._undo(lib.obmm_rw_unexport, command.mem_id)
+            raise
 
     def export_user_memory(
         self, address: int, length: int, *, pid: int, pxm_numa: int, deid: bytes, vendor_info: bytes, priv: bytes
@@ -100,11 +104,17 @@ class Driver:
         command.pxm_numa = pxm_numa
         command.deid = list(deid)
         kept = _attach(command, "vendor_info", "vendor_len", vendor_info), _attach(command, "priv", "priv_len", priv)
-        result = lib.obmm_rw_export_useraddr(self.sys, self.fd, command)
-        del kept
-        if result < 0:
-            raise ObmmError.refused("EXPORT_PID", -result, address=address, length=length, pid=pid, pxm_numa=pxm_numa)
-        return Exported(command.mem_id, command.uba, command.tokenid)
+        try:
+            result = lib.obmm_rw_export_useraddr(self.sys, self.fd, command)
+            del kept
+            if result < 0:
+                raise ObmmError.refused(
+                    "EXPORT_PID", -result, address=address, length=length, pid=pid, pxm_numa=pxm_numa
+                )
+            return Exported(command.mem_id, command.uba, command.tokenid)
+        except BaseException:  # an interrupt right after the call: nobody else will ever know the region
+            self._undo(lib.obmm_rw_unexport, command.mem_id)
+            raise
 
     def unexport(self, mem_id: int) -> None:
         """UNEXPORT (6.3).  Refused when an earlier removal of the region ended with ENOTRECOVERABLE."""
@@ -138,23 +148,31 @@ class Driver:
         command.numa_id = numa_id
         command.base_dist = base_dist
         kept = _attach(command, "priv", "priv_len", priv)
-        result = lib.obmm_rw_import(self.sys, self.fd, command)
-        del kept
-        _check(
-            "IMPORT",
-            result,
-            address=address,
-            length=length,
-            flags=int(flags),
-            scna=scna,
-            dcna=dcna,
-            base_dist=base_dist,
-        )
-        return command.mem_id, command.numa_id
+        try:
+            result = lib.obmm_rw_import(self.sys, self.fd, command)
+            del kept
+            _check(
+                "IMPORT",
+                result,
+                address=address,
+                length=length,
+                flags=int(flags),
+                scna=scna,
+                dcna=dcna,
+                base_dist=base_dist,
+            )
+            return command.mem_id, command.numa_id
+        except BaseException:  # an interrupt right after the call: nobody else will ever know the region
+            self._undo(lib.obmm_rw_unimport, command.mem_id)
+            raise
 
     def unimport(self, mem_id: int) -> None:
         """UNIMPORT (6.5), as `unexport`.  EINTR is passed on: a signal may be meant to end a long removal."""
         self._remove("UNIMPORT", lib.obmm_rw_unimport, mem_id)
+
+    def _undo(self, call: Any, mem_id: int) -> None:
+        if mem_id:
+            call(self.sys, self.fd, mem_id, 0)
 
     def _remove(self, operation: str, call: Any, mem_id: int) -> None:
         if is_unremovable(self.root, mem_id):
@@ -215,14 +233,15 @@ class Driver:
 
     # --- region nodes ------------------------------------------------------------------------------------------------
 
-    def open_region(self, mem_id: int, *, writable: bool, non_cacheable: bool) -> int:
-        """Open ``/dev/obmm_shmdev<mem_id>`` (9.1) -> descriptor, close-on-exec."""
+    def open_region(self, mem_id: int, *, writable: bool, non_cacheable: bool, held: Any = None) -> int:
+        """Open ``/dev/obmm_shmdev<mem_id>`` (9.1) into `held` -> descriptor, close-on-exec."""
+        held = new_held() if held is None else held
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_SYNC if non_cacheable else 0)
-        fd = lib.obmm_rw_shmdev_open(self.sys, mem_id, flags)
-        path = f"{abi.SHMDEV_PREFIX}{mem_id}"
-        if fd < 0:
-            raise self._not_opened("SHMDEV_OPEN", -fd, path, cache="nc" if non_cacheable else "cc")
-        return int(fd)
+        result = lib.obmm_held_open(self.sys, held, mem_id, flags)
+        if result < 0:
+            path = f"{abi.SHMDEV_PREFIX}{mem_id}"
+            raise self._not_opened("SHMDEV_OPEN", -result, path, cache="nc" if non_cacheable else "cc")
+        return int(held.fd)
 
     def _not_opened(self, operation: str, code: int, path: str, **fields: object) -> ObmmError:
         if self.backend.broker is not None and causes("BROKER_OPEN", errno_name(code)):
@@ -234,34 +253,34 @@ class Driver:
         """Close a region's descriptor."""
         lib.obmm_rw_close(self.sys, fd)
 
-    def map(self, fd: int, offset: int, length: int, prot: int, *, pmd: bool, at: int | None = None) -> int:
-        """mmap (9.3) -> address.  `at` puts it there with MAP_FIXED."""
-        out = ffi.new("void **")
+    def map(self, held: Any, offset: int, length: int, prot: int, *, pmd: bool, at: int | None = None) -> int:
+        """mmap (9.3) of the node in `held` -> address.  `at` puts it there with MAP_FIXED."""
         where = ffi.NULL if at is None else ffi.cast("void *", at)
-        result = lib.obmm_rw_map(self.sys, fd, where, offset, length, prot, pmd, out)
+        result = lib.obmm_held_map(self.sys, held, where, offset, length, prot, pmd)
         _check("MMAP", result, offset=offset, length=length, prot=prot, granularity="pmd" if pmd else "page")
-        return int(ffi.cast("uintptr_t", out[0]))
+        return int(ffi.cast("uintptr_t", held.base))
 
-    def unmap(self, address: int, length: int) -> None:
-        """munmap (9.5)."""
-        result = lib.obmm_rw_unmap(self.sys, ffi.cast("void *", address), length)
-        _check("MUNMAP", result, address=address, length=length)
+    def release(self, held: Any) -> None:
+        """munmap (9.5), forget the guard, close the node: what `held` has, each once."""
+        _check("MUNMAP", lib.obmm_held_release(self.sys, held), length=held.length)
 
-    def seal(self, address: int, length: int) -> None:
-        """Replace a mapping by inaccessible pages in one step: the addresses never belong to anybody else."""
-        _check(
-            "MUNMAP", lib.obmm_rw_seal(self.sys, ffi.cast("void *", address), length), address=address, length=length
-        )
-
-    def unreserve(self, address: int, length: int) -> None:
-        """Give back addresses that were sealed."""
-        lib.obmm_rw_unmap(lib.obmm_sys_kernel(), ffi.cast("void *", address), length)
+    def seal(self, held: Any) -> None:
+        """As `release`, but inaccessible pages take the mapping's place in one step: the addresses never belong to
+        anybody else until the next `release`."""
+        _check("MUNMAP", lib.obmm_held_seal(self.sys, held), length=held.length)
 
     def update_range(self, fd: int, start: int, end: int, access: MemAccess, op: CacheOp) -> None:
         """UPDATE_RANGE (9.6) of normal memory over the addresses [start, end)."""
         state = MemType.NORMAL | access
         result = lib.obmm_rw_set_ownership(self.sys, fd, start, end, state, op)
         _check("UPDATE_RANGE", result, bytes=end - start, access=access.name, cache_op=op.name)
+
+
+def new_held() -> Any:
+    """Room for what a mapping holds: node, addresses, guard."""
+    held = ffi.new("struct obmm_held *")
+    lib.obmm_held_init(held)
+    return held
 
 
 def _check(operation: str, result: int, **fields: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from typing import Any
 
 from obmm._native import ffi, lib
 
@@ -24,8 +25,19 @@ def register(address: int, length: int, identity: int) -> int:
     """Guard ``[address, address + length)``; returns the slot for `unregister`.  Ranges may overlap."""
     slot = int(lib.obmm_guard_add(ffi.cast("void *", address), length, identity))
     if slot < 0:
-        raise OSError(-slot, f"guarding [{address:#x}, +{length:#x}): {os.strerror(-slot)}")
+        raise _refused(-slot, address, length)
     return slot
+
+
+def register_held(held: Any, identity: int) -> None:
+    """Guard the mapping in `held` (`obmm.driver.new_held`), whose release unregisters it."""
+    result = lib.obmm_held_guard(held, identity)
+    if result < 0:
+        raise _refused(-result, int(ffi.cast("uintptr_t", held.base)), held.length)
+
+
+def _refused(code: int, address: int, length: int) -> OSError:
+    return OSError(code, f"guarding [{address:#x}, +{length:#x}): {os.strerror(code)}")
 
 
 def unregister(slot: int) -> None:

@@ -92,35 +92,38 @@ class Mapping:
         first = _NONE if region.starts_without_right and not self._nc else right
         self._rights = RightsMap(low, high, first)
         self._floor = first  # the least right anywhere: answers most checks at once
-        self._span = Span(
-            region.device.driver,
-            region.mem_id,
-            low,
-            high,
-            _PROT[first],
-            pmd=region.pmd,
-            writable=self.writable,
-            nc=self._nc,
-            at=at,
-        )
-        self._open = True
         self._check: checker.MappingCheck | None = None
+        self._open = False
+        span = None
         try:
+            span = self._span = Span(
+                region.device.driver,
+                region.mem_id,
+                low,
+                high,
+                _PROT[first],
+                pmd=region.pmd,
+                writable=self.writable,
+                nc=self._nc,
+                at=at,
+            )
+            self._open = True
             if low == 0:
                 region.verify(self)
             if first is not right:
                 self._update(low, high, right, CacheOp.INFER)
+            self._offset = region.data_offset
+            self.start = max(low - self._offset, 0)
+            self.stop = max(min(high - self._offset, region.nbytes), self.start)
+            self._payload = self._span.base + self._offset - low
+            self._gate = self._span.gate
+            self._check = checker.watch(self, self._rights.runs(low, high))
         except BaseException:
             self._open = False
-            self._span.shut()
-            self._span.unmap()
+            if span is not None:
+                span.shut()
+                span.unmap()
             raise
-        self._offset = region.data_offset
-        self.start = max(low - self._offset, 0)
-        self.stop = max(min(high - self._offset, region.nbytes), self.start)
-        self._payload = self._span.base + self._offset - low
-        self._gate = self._span.gate
-        self._check = checker.watch(self, self._rights.runs(low, high))
 
     # --- description -------------------------------------------------------------------------------------------------
 
@@ -461,18 +464,21 @@ class Mapping:
                 return
             if not force:
                 self.refuse_if_busy("close")
-            if not self._span.shut(_FORCE_DEADLINE_MS if force else 0):
-                raise MappingBusyError(
-                    errno.EBUSY, f"{self}: {self._span.inside} guarded calls are still running", operation="MUNMAP"
-                )
             try:
+                if not self._span.shut(_FORCE_DEADLINE_MS if force else 0):
+                    raise MappingBusyError(
+                        errno.EBUSY, f"{self}: {self._span.inside} guarded calls are still running", operation="MUNMAP"
+                    )
                 self._give_up_writes(force)
                 if self._views:
                     self._span.seal()
                 else:
                     self._span.unmap()
             except BaseException:
-                self._span.reopen()
+                # an interrupt can come after the memory is gone: the span knows
+                self._open = self._span.mapped
+                if self._open:
+                    self._span.reopen()
                 raise
             self._open = False
             if self._check is not None:
@@ -668,9 +674,16 @@ class Mapping:
 
     def _update(self, low: int, high: int, right: Right, op: CacheOp) -> None:
         """UPDATE_RANGE over region bytes [low, high), and the books."""
-        self._span.update_range(low, high, right.access, op)
-        self._rights.set(low, high, right)
-        self._floor = self._rights.weakest(self._low, self._high)
+        try:
+            self._span.update_range(low, high, right.access, op)
+            self._rights.set(low, high, right)
+        except ObmmError:
+            raise
+        except BaseException:  # interrupted: the old right or the new one, nobody knows; none is safe to assume
+            self._rights.set(low, high, _NONE)
+            raise
+        finally:
+            self._floor = self._rights.weakest(self._low, self._high)
         if self._check is not None:
             self._check.rights(self._rights.runs(self._low, self._high))
 

@@ -34,44 +34,45 @@ _ACCESS = {Right.NONE: MemAccess.NO_ACCESS, Right.READ: MemAccess.READONLY, Righ
 class RightsMap:
     """The right of every byte in [start, stop), as runs.  Not thread-safe: its mapping locks."""
 
-    __slots__ = ("_bounds", "_rights", "_stop")
+    __slots__ = ("_runs", "_stop")
 
     def __init__(self, start: int, stop: int, right: Right) -> None:
-        self._bounds = [start]  # first byte of each run
-        self._rights = [right]
+        self._runs = ([start], [right])  # first byte of each run, its right; replaced as one, never changed
         self._stop = stop
 
     def set(self, start: int, stop: int, right: Right) -> None:
         """Give [start, stop) the right `right`."""
-        runs = [(s, r) for s, _, r in self.runs(self._bounds[0], start)]
+        runs = [(s, r) for s, _, r in self.runs(self._runs[0][0], start)]
         runs.append((start, right))
         runs += [(s, r) for s, _, r in self.runs(stop, self._stop)]
         merged = [run for i, run in enumerate(runs) if i == 0 or runs[i - 1][1] != run[1]]
-        self._bounds = [s for s, _ in merged]
-        self._rights = [r for _, r in merged]
+        self._runs = ([s for s, _ in merged], [r for _, r in merged])
 
     def runs(self, start: int, stop: int) -> Iterator[tuple[int, int, Right]]:
         """(start, stop, right) of each run inside [start, stop), in order."""
-        index = max(bisect_right(self._bounds, start) - 1, 0)
+        bounds, rights = self._runs
+        index = max(bisect_right(bounds, start) - 1, 0)
         while start < stop:
-            end = min(self._bounds[index + 1] if index + 1 < len(self._bounds) else self._stop, stop)
-            yield start, end, self._rights[index]
+            end = min(bounds[index + 1] if index + 1 < len(bounds) else self._stop, stop)
+            yield start, end, rights[index]
             start, index = end, index + 1
 
     def weakest(self, start: int, stop: int) -> Right:
         """The least right in [start, stop)."""
-        if len(self._rights) == 1:
-            return self._rights[0]
+        rights = self._runs[1]
+        if len(rights) == 1:
+            return rights[0]
         return min((right for _, _, right in self.runs(start, stop)), default=Right.NONE)
 
     def strongest(self, start: int, stop: int) -> Right:
         """The greatest right in [start, stop)."""
-        if len(self._rights) == 1:
-            return self._rights[0]
+        rights = self._runs[1]
+        if len(rights) == 1:
+            return rights[0]
         return max((right for _, _, right in self.runs(start, stop)), default=Right.NONE)
 
     def __repr__(self) -> str:
         pieces = ", ".join(
-            f"{start:#x}-{stop:#x} {right.letter}" for start, stop, right in self.runs(self._bounds[0], self._stop)
+            f"{start:#x}-{stop:#x} {right.letter}" for start, stop, right in self.runs(self._runs[0][0], self._stop)
         )
         return f"<{pieces}>"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from obmm.arguments import whole
 from obmm.closing import close_on_exit
-from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError
+from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError, ObmmError
 from obmm.leased import Leased
 from obmm.living import Living
 from obmm.window import Cache
@@ -141,10 +141,18 @@ class Region(abc.ABC):
                     "map it 'nc' from the start, or export another region",
                     "Q11",
                 )
-            mapping = Mapping(self, access, low // unit * unit, min(-(-high // unit) * unit, self.length), cache, at)
-            self._was_cached = self._was_cached or mapping.cache == "cc"
-            self._mappings.add(mapping)
-            return mapping
+            mapping = None
+            try:
+                mapping = Mapping(
+                    self, access, low // unit * unit, min(-(-high // unit) * unit, self.length), cache, at
+                )
+                self._was_cached = self._was_cached or mapping.cache == "cc"
+                self._mappings.add(mapping)
+                return mapping
+            except BaseException:
+                if mapping is not None:
+                    mapping.close(force=True)
+                raise
 
     def verify(self, mapping: Mapping) -> None:  # noqa: B027 - an export has nothing to verify
         """Called on every new mapping of the region's start before anybody gets it: refuse memory that is not ours."""
@@ -189,8 +197,13 @@ class Region(abc.ABC):
                 self.refuse_if_busy()
             for mapping in self.mappings:
                 mapping.close(force=force)
-            self._remove()
+            # closed before the call: interrupted right after it, a second removal could hit the id's next owner
             self._open = False
+            try:
+                self._remove()
+            except ObmmError:
+                self._open = True
+                raise
             self._warn.detach()
         self._removed()
 

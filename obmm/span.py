@@ -17,7 +17,7 @@ import numpy.typing as npt
 from obmm import guard
 from obmm._native import ffi, lib
 from obmm.abi import CacheOp, MemAccess
-from obmm.driver import Driver
+from obmm.driver import Driver, new_held
 
 _identities = itertools.count(1)
 _FAULT = ffi.typeof("struct obmm_fault *")
@@ -64,21 +64,18 @@ class Span:
         self.low, self.high, self.nc = low, high, nc
         self._driver = driver
         self.gate = ffi.new("struct obmm_gate *")
-        self._fd = driver.open_region(mem_id, writable=writable, non_cacheable=nc)
-        try:
-            self.base = driver.map(self._fd, low, high - low, prot, pmd=pmd, at=at)
-            try:
-                self._identity = next(_identities)
-                self._slot = guard.register(self.base, high - low, self._identity)
-                guard.verify()
-            except BaseException:
-                driver.unmap(self.base, high - low)
-                raise
-        except BaseException:
-            driver.close_region(self._fd)
-            raise
-        self._finalizer = weakref.finalize(self, _unmap, driver, self._slot, self.base, high - low, self._fd)
+        self._held = new_held()
+        self._finalizer = weakref.finalize(self, driver.release, self._held)
         self._finalizer.atexit = False
+        try:
+            self._fd = driver.open_region(mem_id, writable=writable, non_cacheable=nc, held=self._held)
+            self.base = driver.map(self._held, low, high - low, prot, pmd=pmd, at=at)
+            self._identity = next(_identities)
+            guard.register_held(self._held, self._identity)
+            guard.verify()
+        except BaseException:
+            self.unmap()
+            raise
 
     # --- guarded access, at region offsets ---------------------------------------------------------------------------
 
@@ -152,24 +149,24 @@ class Span:
 
     def unmap(self) -> None:
         """Give everything back; the span must be shut."""
-        _unmap(self._driver, self._slot, self.base, self.high - self.low, self._fd)
+        self._driver.release(self._held)
         self._finalizer.detach()
+
+    @property
+    def mapped(self) -> bool:
+        """False once unmapped or sealed."""
+        return bool(self._held.base)
 
     def seal(self) -> None:
         """As `unmap`, but the addresses stay taken and inaccessible until this object is gone."""
-        size = self.high - self.low
-        self._driver.seal(self.base, size)
-        guard.unregister(self._slot)
-        self._driver.close_region(self._fd)
-        self._finalizer.detach()
-        weakref.finalize(self, self._driver.unreserve, self.base, size).atexit = False
+        self._driver.seal(self._held)
 
     def die(self) -> None:
         """In a forked child: the memory is not there.  No locks are taken, their owners may be gone."""
         self.gate.state = _SHUT
-        guard.unregister(self._slot)
         self._finalizer.detach()
-        self._driver.close_region(self._fd)
+        self._held.base = _NULL
+        self._driver.release(self._held)
 
     def _check(self, result: int, fault: Any) -> None:
         if not result:
@@ -202,9 +199,3 @@ def gather_rows(gates: list[Any], base: int, table: Any, ids: npt.NDArray[Any], 
     if lib.obmm_gather_check(request, outcome):
         return 1, outcome
     return int(lib.obmm_gather_range(request, 0, ids.size, ffi.NULL, outcome)), outcome
-
-
-def _unmap(driver: Driver, slot: int, base: int, length: int, fd: int) -> None:
-    driver.unmap(base, length)
-    guard.unregister(slot)
-    driver.close_region(fd)

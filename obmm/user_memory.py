@@ -13,6 +13,7 @@ import mmap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from obmm._native import ffi
+from obmm.arguments import whole
 from obmm.driver import Exported
 from obmm.errors import ClosedError, ObmmArgumentError
 from obmm.exported import ExportedRegion
@@ -96,6 +97,7 @@ class UserMemoryRegion(ExportedRegion):
     def _at(self, offset: int, size: int) -> int:
         if not self._open:
             raise ClosedError.of(self)
+        offset, size = whole("ACCESS", "offset", offset), whole("ACCESS", "size", size, low=0)
         if offset < 0 or offset + size > self._nbytes:
             raise ObmmArgumentError.because(
                 "ACCESS",

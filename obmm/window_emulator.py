@@ -35,17 +35,22 @@ class EmulatorWindows:
         wanted.local_cna = controller.cna
         wanted.cache = _KINDS[kind]
         address = ffi.new("uint64_t *")
-        result = lib.obmm_emulator_program(self._sys, wanted, address)
-        if result < 0:
-            raise ObmmError.refused(
-                "PROGRAM_WINDOW",
-                -result,
-                owner_cna=handle.owner_cna,
-                local_cna=controller.cna,
-                length=handle.length,
-                cache=kind,
-            )
-        return Window(int(address[0]), handle.length, kind)
+        try:
+            result = lib.obmm_emulator_program(self._sys, wanted, address)
+            if result < 0:
+                raise ObmmError.refused(
+                    "PROGRAM_WINDOW",
+                    -result,
+                    owner_cna=handle.owner_cna,
+                    local_cna=controller.cna,
+                    length=handle.length,
+                    cache=kind,
+                )
+            return Window(int(address[0]), handle.length, kind)
+        except BaseException:  # an interrupt right after the call: nobody else knows the window
+            if address[0]:
+                lib.obmm_emulator_unprogram(self._sys, address[0])
+            raise
 
     def release(self, window: Window) -> None:
         """Forget the decoder entry."""

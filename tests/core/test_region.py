@@ -150,7 +150,7 @@ class _Broken(Driver):
 
     def __getattribute__(self, name: str):
         value = super().__getattribute__(name)
-        undo = {"unexport", "unimport", "unmap", "close_region", "close", "seal", "unreserve"}
+        undo = {"unexport", "unimport", "release", "close_region", "close", "seal"}
         if name.startswith("_") or name in undo or not callable(value) or name not in vars(Driver):
             return value
 
