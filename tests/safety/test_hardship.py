@@ -46,9 +46,8 @@ def everything(device_a: str, device_b: str) -> None:
 
 DRIVER_CALLS = (
     "open_region",
-    "close_region",
     "map",
-    "unmap",
+    "release",
     "update_range",
     "export",
     "unexport",
