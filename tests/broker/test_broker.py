@@ -324,6 +324,22 @@ def test_garbage_ends_its_connection_and_nothing_else(serve, data):
     assert any(line["errno"] == "EPROTO" for line in served.log)
 
 
+def test_without_a_thread_to_be_had_a_peer_is_turned_away_and_the_next_is_served(serve, monkeypatch):
+    served = serve('control = true\nregions = "own"')
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ObmmError):
+        obmm.open(served.device)
+    assert served.log[-1]["reason"] == "can't start new thread"
+    obmm.open(served.device).close()
+    assert served.thread.is_alive()
+
+
 def test_a_second_broker_on_a_live_socket_is_refused_and_a_dead_ones_is_replaced(serve, fabric, folder):
     served = serve("control = true")
     with pytest.raises(OSError) as caught:
