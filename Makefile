@@ -152,6 +152,18 @@ fuzz-lifetime: setup ## random lifetimes of regions, mappings and views against 
 	@echo "== lifetimes, $(LIFETIME_STEPS) steps"
 	@$(BIN)/python -m tests.safety.lifetimes --steps $(LIFETIME_STEPS)
 
+# the native module built once more, instrumented, beside a copy of the package that only this target imports
+ASAN_PYTHON = env PYTHONPATH=build/asan:. PYTHONMALLOC=malloc LD_PRELOAD=$$(gcc -print-file-name=libasan.so) \
+	ASAN_OPTIONS=detect_leaks=0:allow_user_segv_handler=1:use_sigaltstack=0:handle_segv=0:handle_sigbus=0 $(BIN)/python -P
+
+.PHONY: lifetime-asan
+lifetime-asan: setup ## random lifetimes with the native module under the address sanitizer, 100,000 steps
+	@echo "== lifetimes under the address sanitizer"
+	@CFLAGS='-fsanitize=address -fno-omit-frame-pointer -O1' LDFLAGS=-fsanitize=address \
+		$(BIN)/python setup.py -q build --build-lib build/asan --build-temp build/asan-objects
+	@$(ASAN_PYTHON) -c 'import obmm._native as n; assert "build/asan" in n.__file__, n.__file__'
+	@$(ASAN_PYTHON) -m tests.safety.lifetimes --steps 100000
+
 .PHONY: soak
 soak: setup ## random faults and deaths for SOAK_SECONDS (3600) each: no wrong byte, no growth, no broken invariant
 	@echo "== soak, $(SOAK_SECONDS) s"
