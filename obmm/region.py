@@ -201,9 +201,11 @@ class Region(abc.ABC):
             self._open = False
             try:
                 self._remove()
-            except ObmmError:
-                self._open = True
-                raise
+            except ObmmError as error:
+                # ESHUTDOWN: the emulator is gone, and the region with it
+                if not (force and error.errno == errno.ESHUTDOWN):
+                    self._open = True
+                    raise
             self._warn.detach()
         self._removed()
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "held.h"
 
+#include <errno.h>
 #include <stddef.h>
 
 #include "../core/obmm_rw.h"
@@ -54,6 +55,8 @@ int obmm_held_release(struct obmm_sys *sys, struct obmm_held *held)
 	if (held->base) {
 		int result = obmm_rw_unmap(sys, held->base, held->length);
 
+		if (result == -ESHUTDOWN) /* the emulator is gone, the addresses are not */
+			result = obmm_rw_unmap(obmm_sys_kernel(), held->base, held->length);
 		if (result)
 			return result;
 		held->base = NULL;
