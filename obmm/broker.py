@@ -172,7 +172,13 @@ class Broker:
             # the line is written first: nothing is granted that the log does not have
             self._write(peer.pid, peer.uid, path, flags, rule, code, reason)
             if fd >= 0:
-                socket.send_fds(connection, [_answer(0)], [fd])
+                answer, passed, fd = _answer(0), fd, -1
+                try:
+                    socket.send_fds(connection, [answer[:4]], [passed])
+                finally:
+                    lib.obmm_rw_close(self._sys, passed)
+                # the rest only now: a peer that closes and removes the region at once must not find our copy open
+                connection.sendall(answer[4:])
             else:
                 connection.sendall(_answer(code))
         finally:
