@@ -7,9 +7,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+from obmm.errors import ClosedError
+from obmm.exchange.errors import DeadlineError
+
+T = TypeVar("T")
 
 
 class Mailbox:
@@ -75,3 +80,15 @@ def _copy(outer: Future[Any], inner: Future[Any]) -> None:
         outer.set_exception(error)
     else:
         outer.set_result(inner.result())
+
+
+def result_of(who: object, future: Future[T], timeout: float, hint: str = "") -> T:
+    """What the loop of ``who`` answered; ClosedError when the loop has ended, DeadlineError when it does not answer."""
+    try:
+        return future.result(max(0.0, timeout))
+    except CancelledError:
+        raise ClosedError.of(who) from None
+    except TimeoutError as error:
+        if isinstance(error, DeadlineError):
+            raise
+        raise DeadlineError(f"{who!r} did not answer within {timeout:.0f} s{hint}") from None

@@ -14,18 +14,18 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from obmm.closing import close_on_exit
-from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError
+from obmm.errors import MappingBusyError, ObmmArgumentError
 from obmm.exchange.client import Client, Target
-from obmm.exchange.errors import DeadlineError
 from obmm.exchange.events import EventQueue
 from obmm.exchange.keys import KeySource, load_keys
 from obmm.exchange.lease import Lease, LeaseEvent
+from obmm.exchange.mailbox import result_of
 from obmm.exchange.messages import ANY_EID, REGION_NAME, List, Listed, Mode, RegionEntry, Status, StatusPage
 from obmm.exchange.net import check_one_mode, split_address
 from obmm.exchange.tls import TlsFiles
@@ -204,7 +204,7 @@ class Peer:
             if not lease.users
         ]
         for future in pending:
-            _result(self, future, deadline + 1.0 - time.monotonic())
+            result_of(self, future, deadline + 1.0 - time.monotonic())
         left = max(0.0, deadline - time.monotonic())
         self._ask(partial(self._client.settled, left), left)
         if self._device is not None:
@@ -232,11 +232,11 @@ class Peer:
 
     def _ask(self, call: Callable[[], Future[T]], timeout: float) -> T:
         # The engine keeps the deadlines; one second more, in case that it cannot.
-        answer: T = _result(self, self._client.mailbox.post(call), timeout + 1.0)
+        answer: T = result_of(self, self._client.mailbox.post(call), timeout + 1.0)
         return answer
 
     def _call(self, call: Callable[[], T]) -> T:
-        answer: T = _result(self, self._client.mailbox.post(call), CALL_S)
+        answer: T = result_of(self, self._client.mailbox.post(call), CALL_S)
         return answer
 
     def _stop(self, patience: float = CALL_S) -> None:
@@ -291,17 +291,6 @@ def _abandoned(client: Client, pid: int) -> None:
     if pid == os.getpid():
         warnings.warn(f"the peer {client.target} was never closed", ResourceWarning, stacklevel=2)
         client.mailbox.post(client.stop)
-
-
-def _result(peer: Peer, future: Future[T], timeout: float) -> T:
-    try:
-        return future.result(max(0.0, timeout))
-    except CancelledError:
-        raise ClosedError.of(peer) from None
-    except TimeoutError as error:
-        if isinstance(error, DeadlineError):
-            raise
-        raise DeadlineError(f"{peer!r} did not answer within {timeout:.0f} s") from None
 
 
 def _client_name(name: str | None) -> str:

@@ -13,7 +13,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,12 +22,13 @@ from typing import Any, TypeVar
 from obmm.closing import close_on_exit
 from obmm.errors import ClosedError, ObmmArgumentError
 from obmm.exchange.desk import LeaseDesk, ServerEvent
-from obmm.exchange.errors import DeadlineError, LeasesOutstandingError
+from obmm.exchange.errors import LeasesOutstandingError
 from obmm.exchange.events import EventQueue
 from obmm.exchange.journal import LeaseJournal, default_journal
 from obmm.exchange.keys import KeySource, load_keys
 from obmm.exchange.leases import LeaseRecord
 from obmm.exchange.limits import Limits
+from obmm.exchange.mailbox import result_of
 from obmm.exchange.messages import Mode, RevokeReason
 from obmm.exchange.net import DEFAULT_PORT, check_one_mode, is_loopback, join_address
 from obmm.exchange.publication import Manifest, Publication, Publishable, PublishedRegion
@@ -39,6 +40,8 @@ log = logging.getLogger("obmm.exchange.server")
 DEFAULT_TERM_S = 60.0
 KEYS_AT_ONCE = 2
 CALL_S = 10.0  # the longest that the loop may take to answer a local call
+
+_OUR_BUG = "; this is a bug of obmm"
 
 T = TypeVar("T")
 
@@ -211,10 +214,12 @@ class Server:
             self._service.mailbox.post(partial(self._service.desk.revoke, name, timeout, reason)) for name in names
         ]
         deadline = time.monotonic() + timeout + CALL_S
-        return tuple(record for future in pending for record in _result(self, future, deadline - time.monotonic()))
+        return tuple(
+            record for future in pending for record in result_of(self, future, deadline - time.monotonic(), _OUR_BUG)
+        )
 
     def _call(self, call: Callable[[], T]) -> T:
-        result: T = _result(self, self._service.mailbox.post(call), CALL_S)
+        result: T = result_of(self, self._service.mailbox.post(call), CALL_S, _OUR_BUG)
         return result
 
     def _after_fork(self) -> None:
@@ -255,17 +260,6 @@ def _abandoned(service: Service, closed: threading.Event, port: int) -> None:
     if not closed.is_set():
         warnings.warn(f"an obmm server on port {port} was never closed", ResourceWarning, stacklevel=2)
         service.mailbox.post(service.stop)
-
-
-def _result(server: Server, future: Future[T], timeout: float) -> T:
-    try:
-        return future.result(max(0.0, timeout))
-    except CancelledError:
-        raise ClosedError.of(server) from None
-    except TimeoutError as error:
-        if isinstance(error, DeadlineError):
-            raise
-        raise DeadlineError(f"{server!r} did not answer within {timeout:.0f} s; this is a bug of obmm") from None
 
 
 def _outstanding(records: tuple[LeaseRecord, ...]) -> LeasesOutstandingError:
