@@ -421,8 +421,12 @@ class Mapping:
         torch knows no read-only tensor: where the right is R, a store through it would kill the process, so that needs
         ``allow_readonly=True``.  `dtype` is a torch dtype, default uint8.
         """
-        import torch
-
+        try:
+            import torch
+        except ImportError as error:
+            raise ImportError(
+                "as_torch() needs torch, which is not installed: pip install torch, or use as_numpy()"
+            ) from error
         kind = torch.uint8 if dtype is None else dtype
         width = torch.empty((), dtype=kind).element_size()
         if shape is None:

@@ -42,22 +42,22 @@ def as_float32(table: Any) -> NDArray[np.float32]:
 def as_ids(row_ids: Any) -> NDArray[np.int64]:
     """Row numbers from a torch tensor, an array or a list, flat and contiguous."""
     if hasattr(row_ids, "detach"):
-        row_ids = row_ids.detach().cpu().numpy()
+        row_ids = row_ids.detach().cpu()
+        if row_ids.is_floating_point():
+            raise _not_whole(row_ids.dtype)  # bfloat16 has no NumPy type to say this with
+        row_ids = row_ids.numpy()
     ids = np.asarray(row_ids)
     if ids.size and ids.dtype.kind not in "iu":
-        raise ObmmArgumentError.because(
-            "POOL", errno.EINVAL, f"row ids of type {ids.dtype}", "pass whole numbers", "Engram specification 8.1"
-        )
+        raise _not_whole(ids.dtype)
     return np.ascontiguousarray(ids.ravel(), dtype=np.int64)
 
 
 def as_result(rows: NDArray[np.float32], dtype: Any, device: Any = None) -> Any:
-    """`rows` as `dtype` on `device`: a torch tensor where torch is installed.
+    """`rows` as `dtype` on `device`: a torch tensor where torch is installed, float32 on the CPU without a copy.
 
     Without torch: the float32 array itself, or for bfloat16 its bits as uint16.
     """
     wanted = float_name(dtype)
-    values: NDArray[Any] = rows if wanted == "float32" else to_bfloat16_bits(rows)
     try:
         import torch
     except ImportError:
@@ -65,8 +65,13 @@ def as_result(rows: NDArray[np.float32], dtype: Any, device: Any = None) -> Any:
             raise ObmmArgumentError.because(
                 "POOL", errno.EINVAL, f"device {device!r} without torch", "install torch", "Engram specification 8.1"
             ) from None
-        return values
-    tensor = torch.from_numpy(values)
-    if wanted == "bfloat16":
-        tensor = tensor.view(torch.bfloat16)
+        return rows if wanted == "float32" else to_bfloat16_bits(rows)
+    # the rounding is done here: half as many bytes go to the device
+    tensor = torch.from_numpy(rows).to(getattr(torch, wanted))
     return tensor if device is None else tensor.to(device)
+
+
+def _not_whole(kind: Any) -> ObmmArgumentError:
+    return ObmmArgumentError.because(
+        "POOL", errno.EINVAL, f"row ids of type {kind}", "pass whole numbers", "Engram specification 8.1"
+    )

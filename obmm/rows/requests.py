@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +63,7 @@ class Requests:
 
     def _add(self, request: Any, bound: BoundTable, ids: Any, out: Any, local: bool, invalid: int) -> None:
         if type(ids) is not np.ndarray:
-            ids = np.asarray(ids)
+            ids = _as_array("ids", ids, np.asarray)
         dtype = ids.dtype
         # NumPy hands out one object per native type: looking first is cheaper than hashing
         width = 8 if dtype is _INT64 else _ID_BYTES.get(dtype)
@@ -119,6 +119,17 @@ class Requests:
         return ObmmError(-status, f"GATHER: table {spec.table_id!r}: {os.strerror(-status)}", operation="GATHER")
 
 
+def _as_array(name: str, given: Any, convert: Callable[[Any], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """`given` without a copy; a tensor may lie on a device, need gradients, or have a type that NumPy lacks."""
+    try:
+        return convert(given)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise refused(
+            f"{name}: {type(given).__name__} of {getattr(given, 'dtype', 'no type')}: {error}",
+            "a CPU tensor without gradients; view a type that NumPy lacks as bytes, tensor.view(torch.uint8)",
+        ) from error
+
+
 def _aim(request: Any, out: Any, count: int, spec: TableSpec) -> Any:
     """Point the request at `out`; what must be kept alive for it."""
     need = count * spec.row_bytes
@@ -129,7 +140,7 @@ def _aim(request: Any, out: Any, count: int, spec: TableSpec) -> Any:
         request.out = ffi.cast("uint8_t *", address)
         return None
     if not isinstance(out, np.ndarray) and hasattr(out, "__dlpack__"):
-        out = np.from_dlpack(out)
+        out = _as_array("out", out, np.from_dlpack)
     if isinstance(out, np.ndarray) and not out.flags.c_contiguous:
         return _aim_strided(request, out, count, spec)
     try:

@@ -3,77 +3,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from pool_node import DIM, ROWS, TABLES, config, table
 
 import obmm
 from obmm import emulator
 from obmm.errors import ObmmArgumentError
 from obmm.prefetch.bfloat16 import from_bfloat16_bits, to_bfloat16_bits
 from obmm.prefetch.pool import EngramPool, EngramPoolConfig, EngramPrefetcher
-from obmm.prefetch.tensors import as_result
+from obmm.prefetch.tensors import as_ids, as_result
 
-DIM, ROWS, TABLES = 31, 500, 3
-
-
-def table(number: int) -> NDArray[np.float32]:
-    return np.random.default_rng(number).standard_normal((ROWS, DIM)).astype(np.float32)
-
-
-def config(**changes: Any) -> EngramPoolConfig:
-    return EngramPoolConfig(**({"hosts": [], "num_tables": TABLES, "embedding_dim": DIM, "ports": [0]} | changes))
-
-
-def serve(device: str, control: Connection) -> None:
-    """Another process on node a: it loads the tables and serves them until told to stop."""
-    with obmm.open(device) as opened:
-        pool = EngramPool(config(plain=True), device=opened)
-        pool.initialize()
-        pool.load_table(0, table(0))
-        server = pool.serve()
-        for number in range(1, TABLES):
-            pool.load_table(number, table(number))
-        control.send(server.port)
-        control.recv()
-        pool.shutdown()
-
-
-@pytest.fixture(scope="module")
-def fabric() -> Iterator[emulator.Fabric]:
-    with emulator.start(nodes=2) as started:
-        yield started
-        assert started.status()["internal_errors"] == 0
-
-
-@pytest.fixture(scope="module")
-def served(fabric: emulator.Fabric) -> Iterator[int]:
-    here, there = multiprocessing.Pipe()
-    node = multiprocessing.get_context("spawn").Process(target=serve, args=(fabric.device("a"), there))
-    node.start()
-    yield here.recv()
-    here.send("stop")
-    node.join(30)
-    assert node.exitcode == 0
-
-
-@pytest.fixture
-def pool(fabric: emulator.Fabric, served: int) -> Iterator[EngramPool]:
-    with obmm.open(fabric.device("b")) as device:
-        found = EngramPool(
-            config(hosts=["127.0.0.1"], ports=[served], max_batch_keys=100),
-            device=device,
-            credentials={"plain": True},
-        )
-        found.initialize()
-        yield found
-        found.shutdown()
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 def test_another_nodes_rows_come_back_as_they_were_loaded(pool: EngramPool) -> None:
@@ -117,8 +61,8 @@ def test_tables_are_described_and_unknown_ones_named(pool: EngramPool) -> None:
         EngramPrefetcher(pool).prefetch_async([(0, [1])], 2)
 
 
-def test_a_table_may_be_loaded_again_in_the_same_shape(fabric: emulator.Fabric) -> None:
-    with obmm.open(fabric.device("a")) as device:
+def test_a_table_may_be_loaded_again_in_the_same_shape(pool_fabric: emulator.Fabric) -> None:
+    with obmm.open(pool_fabric.device("a")) as device:
         pool = EngramPool(config(), device=device)
         with pytest.raises(ValueError, match="initialize"):
             pool.load_table(0, table(0))
@@ -201,3 +145,6 @@ def test_a_device_needs_torch_and_a_strange_type_is_refused() -> None:
         as_result(rows, "float64")
     with pytest.raises(ObmmArgumentError, match="without torch"):
         as_result(rows, "float32", "cuda:0")
+    assert as_result(rows, "float32", "cpu") is rows
+    with pytest.raises(ObmmArgumentError, match="float64"):
+        as_ids([0.5])
