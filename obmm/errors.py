@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno as _errno
 import os
+from typing import Any
 
 from obmm.explanations import causes
 
@@ -93,6 +94,10 @@ class RemoteMemoryError(ObmmError):
 
     `offset` counts from the payload, `kind` is ``"SIGBUS"`` (the memory is gone) or ``"SIGSEGV"`` (no right).
     """
+
+    failed_rows: Any = None
+    """Of a gather with ``faulty="zero"``: a bool array with one entry per id, true where the row could not be read.  None:
+    nothing is known of any row."""
 
     def __init__(
         self,

@@ -1,7 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """For every test: hypothesis judges behaviour, not how busy the machine is."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("obmm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("obmm")
+
+POISON_UNIT = 16 << 10
+
+
+@pytest.fixture(scope="session")
+def poison_topology(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TOML file of hosts a and b whose memory can lose pieces of `POISON_UNIT` bytes under existing mappings."""
+    text = f"[fabric]\npoison_unit = {POISON_UNIT}\n"
+    for i, name in enumerate("ab"):
+        text += f"""
+            [[host]]
+            name = "{name}"
+            [[host.node]]
+            id = 0
+            package = 0
+            cpus = [0]
+            memory = "4GiB"
+            [[host.controller]]
+            cna = {0x40A + i}
+            eid = {0x12 + i}
+            node = 0
+        """
+        for kind, base in (("CC", 4 * i + 1), ("NC", 4 * i + 2)):
+            text += f'[[host.controller.window]]\nkind = "{kind}"\nbase = "{base}TiB"\nsize = "1TiB"\n'
+    path = tmp_path_factory.mktemp("fabric") / "poison.toml"
+    path.write_text(text)
+    return path

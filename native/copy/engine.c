@@ -182,7 +182,7 @@ static void write_outcome(struct job *job, bool complete)
 	if (error)
 		outcome->fault = job->fault;
 	outcome->status = error ? error : complete ? 0 : -ECANCELED;
-	obmm_gather_count(job->request, outcome);
+	obmm_gather_finish(job->request, outcome);
 }
 
 /* Mutex held.  The last thread to leave an exhausted job ends it. */
@@ -548,7 +548,7 @@ static void gather_alone(const struct obmm_request *request, struct obmm_scratch
 	outcome->status = obmm_gather_range(request, 0, request->count, scratch, outcome);
 	outcome->threads = 1;
 	outcome->nanoseconds = now_ns() - started;
-	obmm_gather_count(request, outcome);
+	obmm_gather_finish(request, outcome);
 }
 
 static void gather_together(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
@@ -590,7 +590,7 @@ int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request
 		return outcome->status = -ESHUTDOWN;
 	outcome->status = guard_lost(engine, started) ? -EUNATCH : obmm_gather_check(request, outcome);
 	if (outcome->status == -ERANGE)
-		obmm_gather_count(request, outcome);
+		obmm_gather_finish(request, outcome);
 	if (outcome->status)
 		return outcome->status;
 	threads = useful_threads(request, threads, helpers + 1);
@@ -630,7 +630,7 @@ int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *re
 	for (unsigned int i = 0; i < n; i++) {
 		outcomes[i].status = obmm_gather_check(&requests[i], &outcomes[i]);
 		if (outcomes[i].status) {
-			obmm_gather_count(&requests[i], &outcomes[i]);
+			obmm_gather_finish(&requests[i], &outcomes[i]);
 			*bad = i;
 			return outcomes[i].status;
 		}

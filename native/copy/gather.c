@@ -2,55 +2,15 @@
 #include "gather.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <string.h>
 
-#include "kernels.h"
+#include "gather_job.h"
 #include "nc.h"
 #include "order.h"
+#include "places.h"
 #include "sort.h"
 
-enum { BLOCK = 256, MAX_AHEAD = 64, MIN_AHEAD = 4 };
-
-static const struct obmm_kernels *const all_kernels[] = {
-#if defined(__x86_64__)
-	&obmm_kernels_avx512,
-	&obmm_kernels_avx2,
-#elif defined(__aarch64__)
-	&obmm_kernels_neon,
-#endif
-	&obmm_kernels_generic,
-};
-enum { KERNELS = sizeof(all_kernels) / sizeof(all_kernels[0]) };
-
-static _Atomic(const struct obmm_kernels *) chosen;
-
-static const struct obmm_kernels *kernels(void)
-{
-	const struct obmm_kernels *set = atomic_load_explicit(&chosen, memory_order_relaxed);
-
-	if (__builtin_expect(!set, 0)) {
-		obmm_gather_use(NULL);
-		set = atomic_load_explicit(&chosen, memory_order_relaxed);
-	}
-	return set;
-}
-
-int obmm_gather_use(const char *isa)
-{
-	for (int i = 0; i < KERNELS; i++) {
-		if ((isa && strcmp(isa, all_kernels[i]->name)) || !all_kernels[i]->supported())
-			continue;
-		atomic_store_explicit(&chosen, all_kernels[i], memory_order_relaxed);
-		return 0;
-	}
-	return -ENOTSUP;
-}
-
-const char *obmm_gather_isa(void)
-{
-	return kernels()->name;
-}
+enum { MAX_AHEAD = 64, MIN_AHEAD = 4 };
 
 void obmm_tuning_default(struct obmm_tuning *tuning, uint32_t row_bytes, uint32_t flags)
 {
@@ -63,48 +23,7 @@ void obmm_tuning_default(struct obmm_tuning *tuning, uint32_t row_bytes, uint32_
 	tuning->thread_rows = row_bytes >= 1024 ? 1000 : 1000 * 1024 / (row_bytes + 64);
 }
 
-/* ---- row numbers and addresses ---- */
-
-static inline int64_t id_at(const struct obmm_request *request, uint64_t i)
-{
-	return request->id_bytes == 4 ? ((const int32_t *)request->ids)[i] : ((const int64_t *)request->ids)[i];
-}
-
-static inline bool is_flat(const struct obmm_request *request)
-{
-	return !request->head_offsets && !request->column_mask && !request->low && request->high >= request->table->rows;
-}
-
-/* Is the id in its table (or its column's head)? */
-static inline bool is_known(const struct obmm_request *request, int64_t id, uint64_t column)
-{
-	uint64_t limit = request->table->rows;
-
-	if (request->head_offsets)
-		limit = (uint64_t)(request->head_offsets[column + 1] - request->head_offsets[column]);
-	return (uint64_t)id < limit;
-}
-
-/* The row to read for place i, or -1 for a row of zero bytes. */
-static inline int64_t row_at(const struct obmm_request *request, uint64_t i)
-{
-	int64_t id = id_at(request, i);
-	uint64_t column = request->columns ? i % request->columns : 0;
-
-	if (!is_known(request, id, column) || (request->column_mask && !request->column_mask[column]))
-		return -1;
-	if (request->head_offsets)
-		id += request->head_offsets[column];
-	return (uint64_t)id >= request->low && (uint64_t)id < request->high ? id : -1;
-}
-
-static inline const uint8_t *address_of(const struct obmm_table *table, uint64_t row)
-{
-	if (!table->rows_per_segment)
-		return table->base + row * table->row_stride;
-	return table->base + row / table->rows_per_segment * table->segment_bytes +
-	       row % table->rows_per_segment * table->row_stride;
-}
+/* ---- addresses ---- */
 
 /*
  * The addresses of places [from, from + n).  Ids are looked at a second time
@@ -114,12 +33,12 @@ static void resolve(const struct obmm_request *request, uint64_t from, size_t n,
 {
 	const struct obmm_table *table = request->table;
 
-	if (is_flat(request) && !table->rows_per_segment && request->id_bytes == 8) {
+	if (obmm_ids_are_rows(request) && !table->rows_per_segment && request->id_bytes == 8) {
 		const int64_t *ids = (const int64_t *)request->ids + from;
 
 		for (size_t i = 0; i < n; i++)
 			src[i] = (uint64_t)ids[i] < table->rows ? table->base + (uint64_t)ids[i] * table->row_stride : NULL;
-	} else if (is_flat(request) && !table->rows_per_segment) {
+	} else if (obmm_ids_are_rows(request) && !table->rows_per_segment) {
 		const int32_t *ids = (const int32_t *)request->ids + from;
 
 		for (size_t i = 0; i < n; i++)
@@ -128,9 +47,9 @@ static void resolve(const struct obmm_request *request, uint64_t from, size_t n,
 					 NULL;
 	} else {
 		for (size_t i = 0; i < n; i++) {
-			int64_t row = row_at(request, from + i);
+			int64_t row = obmm_row_at(request, from + i);
 
-			src[i] = row < 0 ? NULL : address_of(table, (uint64_t)row);
+			src[i] = row < 0 ? NULL : obmm_row_address(table, (uint64_t)row);
 		}
 	}
 }
@@ -138,10 +57,10 @@ static void resolve(const struct obmm_request *request, uint64_t from, size_t n,
 static int refuse(const struct obmm_request *request, struct obmm_outcome *outcome)
 {
 	for (uint64_t i = 0; i < request->count; i++) {
-		if (is_known(request, id_at(request, i), request->columns ? i % request->columns : 0))
+		if (obmm_id_is_known(request, obmm_id_at(request, i), request->columns ? i % request->columns : 0))
 			continue;
 		outcome->bad_index = (int64_t)i;
-		outcome->bad_id = id_at(request, i);
+		outcome->bad_id = obmm_id_at(request, i);
 		return -ERANGE;
 	}
 	return 0;
@@ -150,12 +69,14 @@ static int refuse(const struct obmm_request *request, struct obmm_outcome *outco
 int obmm_gather_check(const struct obmm_request *request, struct obmm_outcome *outcome)
 {
 	outcome->bad_index = -1;
+	if (request->failures)
+		obmm_failures_reset(request);
 	if (request->invalid == OBMM_INVALID_ZERO)
 		return 0;
 	if (!request->head_offsets) {
 		bool good = request->id_bytes == 4 ?
-				    kernels()->in_range32(request->ids, request->count, request->table->rows) :
-				    kernels()->in_range64(request->ids, request->count, request->table->rows);
+				    obmm_kernels()->in_range32(request->ids, request->count, request->table->rows) :
+				    obmm_kernels()->in_range64(request->ids, request->count, request->table->rows);
 
 		if (good)
 			return 0;
@@ -164,16 +85,6 @@ int obmm_gather_check(const struct obmm_request *request, struct obmm_outcome *o
 }
 
 /* ---- the three ways through a range ---- */
-
-struct job {
-	const struct obmm_request *request;
-	uint64_t from, to;
-	struct obmm_scratch *scratch;
-	uint64_t rows_read, rows_zero;
-	uint64_t version;
-	size_t ahead;
-	void (*kernel)(const struct obmm_batch *batch);
-};
 
 static size_t count_null(const uint8_t *const *src, size_t n)
 {
@@ -184,7 +95,7 @@ static size_t count_null(const uint8_t *const *src, size_t n)
 	return nulls;
 }
 
-static struct obmm_batch batch_for(const struct job *job, const uint8_t *const *src)
+static struct obmm_batch batch_for(const struct obmm_gather_job *job, const uint8_t *const *src)
 {
 	const struct obmm_table *table = job->request->table;
 
@@ -204,22 +115,22 @@ static void pad(const uint8_t **src, size_t have, size_t want)
 		src[have] = src[have - 1];
 }
 
-static int in_order(struct job *job)
+static int in_order(struct obmm_gather_job *job)
 {
 	const struct obmm_request *request = job->request;
-	const uint8_t *src[BLOCK + MAX_AHEAD];
+	const uint8_t *src[OBMM_BLOCK + MAX_AHEAD];
 	struct obmm_batch batch = batch_for(job, src);
 	uint64_t at = job->from, resolved = at;
 	size_t have = 0;
 
 	while (at < job->to) {
-		size_t room = BLOCK + job->ahead - have;
+		size_t room = OBMM_BLOCK + job->ahead - have;
 		size_t more = job->to - resolved < room ? (size_t)(job->to - resolved) : room;
 
 		resolve(request, resolved, more, src + have);
 		resolved += more;
 		have += more;
-		batch.n = job->to - at < BLOCK ? (size_t)(job->to - at) : BLOCK;
+		batch.n = job->to - at < OBMM_BLOCK ? (size_t)(job->to - at) : OBMM_BLOCK;
 		pad(src, have, batch.n + job->ahead);
 		batch.out = request->out + at * request->out_stride;
 		job->kernel(&batch);
@@ -232,14 +143,14 @@ static int in_order(struct job *job)
 }
 
 /* Row number and place within the tile, for every row that is read; the others are zeroed now. */
-static size_t make_keys(struct job *job, uint64_t from, size_t n)
+static size_t make_keys(struct obmm_gather_job *job, uint64_t from, size_t n)
 {
 	const struct obmm_request *request = job->request;
 	const struct obmm_table *table = request->table;
 	uint64_t *keys = job->scratch->keys[0];
 	size_t used = 0;
 
-	if (is_flat(request) && request->id_bytes == 8 && request->invalid == OBMM_INVALID_ERROR) {
+	if (obmm_ids_are_rows(request) && request->id_bytes == 8 && request->invalid == OBMM_INVALID_ERROR) {
 		const int64_t *ids = (const int64_t *)request->ids + from;
 		bool raced = false;
 
@@ -251,7 +162,7 @@ static size_t make_keys(struct job *job, uint64_t from, size_t n)
 			return n;
 	}
 	for (size_t i = 0; i < n; i++) {
-		int64_t row = row_at(request, from + i);
+		int64_t row = obmm_row_at(request, from + i);
 
 		if (row < 0)
 			memset(request->out + (from + i) * request->out_stride, 0, table->row_bytes);
@@ -278,12 +189,12 @@ static unsigned int blur(const struct obmm_table *table)
 	return near < 2 ? 0 : bits_of(near) - 1;
 }
 
-static int in_address_order(struct job *job)
+static int in_address_order(struct obmm_gather_job *job)
 {
 	const struct obmm_request *request = job->request;
 	const struct obmm_table *table = request->table;
-	const uint8_t *src[BLOCK + MAX_AHEAD];
-	uint8_t *dst[BLOCK];
+	const uint8_t *src[OBMM_BLOCK + MAX_AHEAD];
+	uint8_t *dst[OBMM_BLOCK];
 	struct obmm_batch batch = batch_for(job, src);
 
 	batch.dst = dst;
@@ -295,11 +206,11 @@ static int in_address_order(struct job *job)
 		n = make_keys(job, tile, n);
 		keys = obmm_sort(job->scratch, n, blur(table), bits_of(table->rows - 1));
 		for (size_t at = 0; at < n; at += batch.n) {
-			size_t have = n - at < BLOCK + job->ahead ? n - at : BLOCK + job->ahead;
+			size_t have = n - at < OBMM_BLOCK + job->ahead ? n - at : OBMM_BLOCK + job->ahead;
 
-			batch.n = n - at < BLOCK ? n - at : BLOCK;
+			batch.n = n - at < OBMM_BLOCK ? n - at : OBMM_BLOCK;
 			for (size_t i = 0; i < have; i++)
-				src[i] = address_of(table, keys[at + i] >> 32);
+				src[i] = obmm_row_address(table, keys[at + i] >> 32);
 			for (size_t i = 0; i < batch.n; i++)
 				dst[i] = out + (uint32_t)keys[at + i] * request->out_stride;
 			pad(src, have, batch.n + job->ahead);
@@ -310,7 +221,7 @@ static int in_address_order(struct job *job)
 }
 
 /* Non-cacheable: each line once and wide; a repeated row is copied from the output. */
-static int uncached(struct job *job)
+static int uncached(struct obmm_gather_job *job)
 {
 	const struct obmm_request *request = job->request;
 	const struct obmm_table *table = request->table;
@@ -329,7 +240,7 @@ static int uncached(struct job *job)
 				memcpy(dst, previous, table->row_bytes);
 				job->rows_read--;
 			} else {
-				obmm_nc_read(dst, address_of(table, keys[i] >> 32), table->row_bytes);
+				obmm_nc_read(dst, obmm_row_address(table, keys[i] >> 32), table->row_bytes);
 			}
 			previous = dst;
 		}
@@ -337,20 +248,20 @@ static int uncached(struct job *job)
 	return 0;
 }
 
-static int uncached_in_order(struct job *job)
+static int uncached_in_order(struct obmm_gather_job *job)
 {
 	const struct obmm_request *request = job->request;
 	const struct obmm_table *table = request->table;
 
 	for (uint64_t i = job->from; i < job->to; i++) {
 		uint8_t *dst = request->out + i * request->out_stride;
-		int64_t row = row_at(request, i);
+		int64_t row = obmm_row_at(request, i);
 
 		if (row < 0) {
 			memset(dst, 0, table->row_bytes);
 			job->rows_zero++;
 		} else {
-			obmm_nc_read(dst, address_of(table, (uint64_t)row), table->row_bytes);
+			obmm_nc_read(dst, obmm_row_address(table, (uint64_t)row), table->row_bytes);
 		}
 	}
 	return 0;
@@ -373,11 +284,11 @@ static bool is_ordered(const struct obmm_request *request)
 	       table->rows <= UINT32_MAX;
 }
 
-static int copy_rows(struct job *job)
+static int copy_rows(struct obmm_gather_job *job)
 {
 	const struct obmm_request *request = job->request;
 	const struct obmm_table *table = request->table;
-	const struct obmm_kernels *set = kernels();
+	const struct obmm_kernels *set = obmm_kernels();
 	bool packed = request->out_stride == table->row_bytes;
 	bool lines = !((uintptr_t)request->out & (OBMM_LINE - 1)) &&
 		     (packed || !((request->out_stride | table->row_bytes) & (OBMM_LINE - 1)));
@@ -413,7 +324,7 @@ static bool is_ahead_of_caches(const struct obmm_table *table, uint64_t version)
 /* A row is of one generation when the sequence lock was even and the same around the copy. */
 static int run(void *arg)
 {
-	struct job *job = arg;
+	struct obmm_gather_job *job = arg;
 	const struct obmm_table *table = job->request->table;
 	int result;
 
@@ -422,7 +333,7 @@ static int run(void *arg)
 		return -ESTALE;
 	if (table->version)
 		obmm_order_load();
-	result = copy_rows(job);
+	result = job->copy(job);
 	if (table->version)
 		obmm_order_load();
 	return read_version(table) == job->version ? result : -ESTALE;
@@ -441,12 +352,18 @@ int obmm_gather_range(const struct obmm_request *request, uint64_t from, uint64_
 		      struct obmm_outcome *outcome)
 {
 	const struct obmm_table *table = request->table;
-	struct job job = { .request = request, .from = from, .to = to, .scratch = scratch, .rows_read = to - from };
+	struct obmm_gather_job job = {
+		.request = request, .from = from, .to = to, .scratch = scratch, .rows_read = to - from, .copy = copy_rows
+	};
 	uint32_t entered = enter_gates(table);
 	int result = -EBADF;
 
 	if (entered == table->n_gates)
 		result = obmm_guard_run(run, &job, &outcome->fault);
+	if (result == -EFAULT && request->failures) {
+		obmm_spoil_rows_only(&job);
+		result = obmm_guard_run(run, &job, &outcome->fault);
+	}
 	while (entered)
 		obmm_gate_leave(table->gates[--entered]);
 	outcome->version = job.version;
@@ -473,10 +390,12 @@ static void add(uint64_t *total, uint64_t n)
 	__atomic_fetch_add(total, n, __ATOMIC_RELAXED);
 }
 
-void obmm_gather_count(const struct obmm_request *request, const struct obmm_outcome *outcome)
+void obmm_gather_finish(const struct obmm_request *request, struct obmm_outcome *outcome)
 {
 	struct obmm_totals *totals = request->table->totals;
 
+	if (request->failures)
+		obmm_failures_judge(request->failures, outcome);
 	if (!totals)
 		return;
 	switch (outcome->status) {

@@ -5,7 +5,7 @@
  *
  * All row numbers are checked before the first row is read.  Nothing here
  * allocates.  A fault in the table ends the gather with -EFAULT; the output
- * then holds unspecified bytes.
+ * then holds unspecified bytes, unless the request asks for struct obmm_failures.
  */
 #ifndef OBMM_GATHER_H
 #define OBMM_GATHER_H
@@ -75,6 +75,24 @@ enum obmm_invalid {
 	OBMM_INVALID_ZERO = 1,	/* it gives a row of zero bytes */
 };
 
+/*
+ * With it a load that faults spoils its row only: that row becomes zero bytes
+ * and is marked, the others are read, and the gather ends with -EFAULT.
+ *
+ * Each fault may take a peer's time-out, and behind a dead peer every row has
+ * one: after OBMM_MOST_FAULTS of them the gather is given up.  It is too when
+ * not even the content version can be read.  Then failed is 0, and nothing is
+ * known of any row.
+ */
+enum { OBMM_MOST_FAULTS = 64 };
+struct obmm_failures {
+	uint8_t *rows;	 /* one for each id: 1, its row could not be read */
+	uint64_t failed; /* how many of them */
+	uint64_t faults;
+	struct obmm_fault first;
+	int64_t spoiled[OBMM_MOST_FAULTS]; /* the rows that faulted, so that their repeats are not tried again */
+};
+
 /* One gather.  ids and out are the caller's until it is done. */
 struct obmm_request {
 	const struct obmm_table *table;
@@ -95,6 +113,7 @@ struct obmm_request {
 	/* Flat ids outside [low, high) give a zero row, unread; 0, UINT64_MAX: all are read. */
 	uint64_t low;
 	uint64_t high;
+	struct obmm_failures *failures; /* or NULL; of one gather at a time */
 };
 
 struct obmm_outcome {
@@ -122,7 +141,7 @@ struct obmm_scratch {
 
 void obmm_tuning_default(struct obmm_tuning *tuning, uint32_t row_bytes, uint32_t flags);
 
-/* 0, or -ERANGE with bad_index and bad_id.  Reads no row. */
+/* Before anything else.  0, or -ERANGE with bad_index and bad_id.  Reads no row. */
 int obmm_gather_check(const struct obmm_request *request, struct obmm_outcome *outcome);
 
 /*
@@ -132,8 +151,8 @@ int obmm_gather_check(const struct obmm_request *request, struct obmm_outcome *o
 int obmm_gather_range(const struct obmm_request *request, uint64_t from, uint64_t to, struct obmm_scratch *scratch,
 		      struct obmm_outcome *outcome);
 
-/* Add a finished gather to its table's totals. */
-void obmm_gather_count(const struct obmm_request *request, const struct obmm_outcome *outcome);
+/* After the last range: rows that failed become the outcome's status, and the table's totals are added to. */
+void obmm_gather_finish(const struct obmm_request *request, struct obmm_outcome *outcome);
 
 /* How many rows one thread of several should take at a time. */
 uint64_t obmm_gather_chunk(const struct obmm_request *request, unsigned int threads);

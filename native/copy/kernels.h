@@ -53,6 +53,9 @@ extern const struct obmm_kernels obmm_kernels_neon;
 #endif
 extern const struct obmm_kernels obmm_kernels_generic;
 
+/* The best of this CPU, or what obmm_gather_use() said. */
+const struct obmm_kernels *obmm_kernels(void);
+
 #pragma GCC visibility pop
 
 static inline uint8_t *obmm_batch_dst(const struct obmm_batch *batch, size_t i)

@@ -35,7 +35,7 @@ class CircuitBreaker:
         self.reason = ""
 
     def succeeded(self) -> None:
-        """A gather came back whole."""
+        """A gather came back with rows."""
         if self.state is BreakerState.CLOSED:
             self._failures = 0
 

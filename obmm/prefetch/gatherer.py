@@ -19,7 +19,7 @@ from obmm.prefetch.metrics import PrefetchMetrics, token_bucket
 from obmm.prefetch.policy import Policy
 from obmm.prefetch.rows import Rows, RowsStatus
 from obmm.prefetch.slots import Slot
-from obmm.prefetch.source import Invalid, Prepared, RowSource, Ticket
+from obmm.prefetch.source import Faulty, Invalid, Prepared, RowSource, Ticket
 from obmm.rows.errors import late
 
 log = logging.getLogger("obmm.prefetch")
@@ -46,6 +46,7 @@ class Gatherer:
         self._replica = replica
         self._policy = policy
         self._invalid: Invalid = invalid
+        self._faulty: Faulty = "zero" if policy.zero else "error"
         self._health = health
         self._metrics = metrics
         self._next_log = 0.0
@@ -91,7 +92,8 @@ class Gatherer:
             if len(self._steps) == _PREPARED:
                 del self._steps[next(iter(self._steps))]
             requests = [flight.request(slot) for flight, slot in going]
-            found = self._steps[key] = self._store.prepare_many(requests, invalid=self._invalid)
+            found = self._store.prepare_many(requests, invalid=self._invalid, faulty=self._faulty)
+            self._steps[key] = found
         return found
 
     def rows(self, flight: Flight, stream: Any) -> Rows:
@@ -106,10 +108,13 @@ class Gatherer:
                 error = self._again(flight, error)
         if error is None:
             return self._deliver(flight, RowsStatus.OK, stream)
-        if self._policy.local and self._from_replica(flight):
-            return self._deliver(flight, RowsStatus.REPLICA, stream)
+        failed_rows = getattr(error, "failed_rows", None)
+        if self._policy.local:
+            if self._from_replica(flight):
+                return self._deliver(flight, RowsStatus.REPLICA, stream)
+            failed_rows = None  # the replica may have written over the rows that came
         if self._policy.zero:
-            return self._zeroed(flight, error, stream)
+            return self._zeroed(flight, failed_rows, stream)
         flight.error = error
         self._count_zeros(flight, flight.n_tokens, "failed")
         return self._deliver_zeros(flight, RowsStatus.FAILED, None, stream)
@@ -136,16 +141,21 @@ class Gatherer:
             flight.buffers.leave(slot, ticket, abandoned=True)
             flight.ticket = None
             return late(flight.layer.table, flight.limit)
+        lost = None
         try:
             rows = ticket.result()
         except Exception as error:
-            return as_obmm_error(error)
+            lost = as_obmm_error(error)
+            if getattr(lost, "failed_rows", None) is None:
+                return lost
         try:
             self._recheck(flight)
         except Exception as error:
             return as_obmm_error(error)
         if ticket.generation not in (0, flight.generation):
             return changed(flight.layer.table, flight.generation, ticket.generation)
+        if lost is not None:
+            return lost
         flight.gather = ticket.seconds
         flight.rows_read = rows
         return None
@@ -200,15 +210,14 @@ class Gatherer:
         flight.take_ids(taken.ids[: flight.n_tokens])
         return True
 
-    def _zeroed(self, flight: Flight, error: ObmmError, stream: Any) -> Rows:
-        """Zeros for the tokens that lost a row; the others keep theirs."""
-        failed_rows = getattr(error, "failed_rows", None)
+    def _zeroed(self, flight: Flight, failed_rows: NDArray[np.bool_] | None, stream: Any) -> Rows:
+        """Zeros for the tokens that lost a row (None: all of them did); the others keep theirs."""
         slot = flight.slot
         if failed_rows is None or slot is None or slot.abandoned:
             everything = np.ones(flight.n_tokens, np.bool_)
             self._count_zeros(flight, flight.n_tokens, "policy")
             return self._deliver_zeros(flight, RowsStatus.ZEROED, everything, stream)
-        failed = np.logical_or.reduce(np.array(failed_rows, np.bool_).reshape(flight.n_tokens, -1), axis=1)
+        failed = np.logical_or.reduce(failed_rows.reshape(flight.n_tokens, -1), axis=1)
         slot.rows[: flight.n_tokens][failed] = 0
         self._count_zeros(flight, int(failed.sum()), "policy")
         return self._deliver(flight, RowsStatus.ZEROED, stream, failed)

@@ -40,10 +40,13 @@ class PeerHealth:
         self._breaker.succeeded()
 
     def failed(self, error: ObmmError) -> None:
-        """A gather failed; a re-published table is no sign of a sick peer."""
+        """A gather failed.  A table that was published again is no sign of a sick peer, nor is one that lost some rows."""
         kind = kind_of(error)
         self._metrics.errors.add(kind)
-        if kind != "generation":
+        failed_rows = getattr(error, "failed_rows", None)
+        if failed_rows is not None and not failed_rows.all():
+            self._breaker.succeeded()
+        elif kind != "generation":
             self._breaker.failed(type(error).__name__)
 
     def why_not(self, abandoned: int) -> ObmmError | None:

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm.rows.requests import Invalid
+from obmm.rows.requests import Faulty, Invalid
 from obmm.rows.table import TableId
 
-__all__ = ["Invalid", "Prepared", "RowSource", "Table", "TableId", "Ticket"]
+__all__ = ["Faulty", "Invalid", "Prepared", "RowSource", "Table", "TableId", "Ticket"]
 
 
 class Table(Protocol):
@@ -42,8 +42,9 @@ class Ticket(Protocol):
     def result(self) -> int:
         """Rows read, once done.
 
-        RemoteMemoryError: a load faulted; StaleHandleError: the content's generation was odd or changed meanwhile.  An
-        error may have `failed_rows`, a bool array with one entry per id; without it every row counts as failed.
+        RemoteMemoryError: a load faulted; StaleHandleError: the content's generation was odd or changed meanwhile.  With
+        ``faulty="zero"`` the former may have `failed_rows`, a bool array with one entry per id: the other rows were read.
+        Without it every row counts as failed.
         """
         ...
 
@@ -94,8 +95,12 @@ class RowSource(Protocol):
         gathers: Sequence[tuple[TableId, NDArray[np.int64], NDArray[np.uint8]]],
         *,
         invalid: Invalid = "error",
+        faulty: Faulty = "error",
     ) -> Prepared:
-        """Gathers ``(table, ids, out)``; `ids` and `out` are read and written by reference."""
+        """Gathers ``(table, ids, out)``; `ids` and `out` are read and written by reference.
+
+        `faulty` "zero": go on past rows that cannot be read, see `Ticket.result`.
+        """
         ...
 
     def generation(self) -> int:

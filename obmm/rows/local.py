@@ -11,7 +11,7 @@ import numpy as np
 
 from obmm import guard
 from obmm._native import ffi, lib
-from obmm.errors import ClosedError, MappingBusyError, ObmmError, RemoteMemoryError
+from obmm.errors import ClosedError, MappingBusyError, RemoteMemoryError
 from obmm.header import RegionHeader
 from obmm.publishing import ContentVersion
 from obmm.rows.errors import refused
@@ -112,7 +112,7 @@ class LocalMemory:
     def refresh(self) -> None:
         """Nothing to do: this host's caches are coherent."""
 
-    def fault(self, what: str, address: int, kind: str, code: int) -> ObmmError:
+    def fault(self, what: str, address: int, kind: str, code: int) -> RemoteMemoryError:
         offset = address - self.address
         return RemoteMemoryError(
             errno.EFAULT,

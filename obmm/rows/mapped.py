@@ -166,7 +166,7 @@ class MappedMemory:
         for mapping in self._mappings:
             mapping.refresh()
 
-    def fault(self, what: str, address: int, kind: str, code: int) -> ObmmError:
+    def fault(self, what: str, address: int, kind: str, code: int) -> RemoteMemoryError:
         offset = address - self.address
         mapping = next((m for m in reversed(self._mappings) if m._span.base <= address), self._mappings[0])
         reason = "the memory behind it is gone" if kind == "SIGBUS" else "this process has no right to it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from obmm.errors import ObmmError
+from obmm.errors import RemoteMemoryError
 
 
 class RowMemory(Protocol):
@@ -72,7 +72,7 @@ class RowMemory(Protocol):
         """The manifest's SHA-256 in the header; zeros when unknown."""
         ...
 
-    def fault(self, what: str, address: int, kind: str, code: int) -> ObmmError:
+    def fault(self, what: str, address: int, kind: str, code: int) -> RemoteMemoryError:
         """The error for a fault at `address`."""
         ...
 

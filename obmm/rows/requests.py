@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from obmm import guard
 from obmm._native import ffi, lib
@@ -22,11 +23,13 @@ from obmm.rows.table import TableSpec
 
 IdSpace = Literal["flat", "local"]
 Invalid = Literal["error", "zero"]
+Faulty = Literal["error", "zero"]
 
 _REQUESTS = ffi.typeof("struct obmm_request[]")
 _OUTCOMES = ffi.typeof("struct obmm_outcome[]")
 _BYTES = ffi.typeof("uint8_t[]")
 _SPACES = ("flat", "local")
+_FAULTY = ("error", "zero")
 _INVALID = {"error": lib.OBMM_INVALID_ERROR, "zero": lib.OBMM_INVALID_ZERO}
 _INT64 = np.dtype(np.int64)
 _ID_BYTES = {np.dtype(np.int32): 4, _INT64: 8}
@@ -35,7 +38,7 @@ _ID_BYTES = {np.dtype(np.int32): 4, _INT64: 8}
 class Requests:
     """Gathers ``(table, ids, out)`` with everything that must live while they run."""
 
-    __slots__ = ("_bound", "_kept", "_stats", "array", "count", "outcomes")
+    __slots__ = ("_bound", "_failed", "_kept", "_stats", "array", "count", "outcomes")
 
     def __init__(
         self,
@@ -43,19 +46,26 @@ class Requests:
         stats: GatherStats | None,
         id_space: IdSpace,
         invalid: Invalid,
+        faulty: Faulty = "error",
     ) -> None:
-        if id_space not in _SPACES or invalid not in _INVALID:
-            raise refused(f"id_space={id_space!r}, invalid={invalid!r}", "'flat' or 'local', and 'error' or 'zero'")
+        if id_space not in _SPACES or invalid not in _INVALID or faulty not in _FAULTY:
+            raise refused(
+                f"id_space={id_space!r}, invalid={invalid!r}, faulty={faulty!r}",
+                "'flat' or 'local', and 'error' or 'zero' for the other two",
+            )
         self.count = len(gathers)
         self.array: Any = ffi.new(_REQUESTS, self.count)
         self.outcomes: Any = ffi.new(_OUTCOMES, self.count)
         self._bound = [bound for bound, _, _ in gathers]
         self._kept: list[Any] = []
+        self._failed: list[NDArray[np.bool_]] = []
         self._stats = stats
         local, how = id_space == "local", _INVALID[invalid]
         for i, (bound, ids, out) in enumerate(gathers):
             self.array[i] = bound.template[0]
             self._add(self.array[i], bound, ids, out, local, how)
+            if faulty == "zero":
+                self._map_failures(self.array[i])
 
     def spec(self, index: int) -> TableSpec:
         """The table of one of them."""
@@ -82,6 +92,22 @@ class Requests:
             bound.fill_columns(request, ids.shape[-1] if ids.ndim else 1, local)
         self._kept += (held, _aim(request, out, count, bound.spec))
 
+    def _map_failures(self, request: Any) -> None:
+        """Let the gather go on past rows that it cannot read, and say which."""
+        failed = np.zeros(request.count, np.bool_)
+        rows, failures = ffi.from_buffer("uint8_t[]", failed), ffi.new("struct obmm_failures *")
+        failures.rows = rows
+        request.failures = failures
+        self._kept += (rows, failures)
+        self._failed.append(failed)
+
+    def _failed_rows(self, index: int) -> NDArray[np.bool_] | None:
+        """One entry per id, if the gather that faulted read all the others."""
+        request = self.array[index]
+        if not request.failures or not request.failures.failed:
+            return None
+        return self._failed[index][: request.count].copy()
+
     def finish(self, index: int = 0) -> int:
         """The rows read, or raise what went wrong."""
         outcome = self.outcomes[index]
@@ -107,7 +133,9 @@ class Requests:
         if status == -errno.EFAULT:
             fault = outcome.fault
             what = f"gather from table {spec.table_id!r}"
-            return memory.fault(what, fault.address, guard.fault_kind(fault.signo), fault.code)
+            error = memory.fault(what, fault.address, guard.fault_kind(fault.signo), fault.code)
+            error.failed_rows = self._failed_rows(index)
+            return error
         if status == -errno.ESTALE:
             return republished(spec.table_id, outcome.version)
         if status == -errno.ESHUTDOWN:

@@ -31,7 +31,7 @@ from obmm.rows.pages import is_huge
 from obmm.rows.planner import Plan, default_plan, measure
 from obmm.rows.prepared import PreparedGather, PreparedStep
 from obmm.rows.probe import ProbeTicket
-from obmm.rows.requests import IdSpace, Invalid, Requests
+from obmm.rows.requests import Faulty, IdSpace, Invalid, Requests
 from obmm.rows.stats import GatherStats
 from obmm.rows.table import TableId, TableSpec
 from obmm.rows.ticket import Ticket, submit
@@ -113,6 +113,7 @@ class RowStore:
         *,
         id_space: IdSpace = "flat",
         invalid: Invalid = "error",
+        faulty: Faulty = "error",
         deadline: float | None = None,
         threads: int = 0,
         stats: GatherStats | None = None,
@@ -122,13 +123,15 @@ class RowStore:
         `ids`: int32 or int64, any shape, contiguous.  `out`: ``ids.size * row_bytes`` writable bytes: a buffer, an
         array (rows may have a stride), a DLPack CPU tensor, or ``(address, length)``.  `id_space` "local": ids count
         within their column's head.  `invalid` "zero": an id outside its table gives zero bytes; "error": it refuses
-        everything.  `deadline`: seconds.  `threads`: 0 leaves it to the plan.
+        everything.  `faulty` "error": the first load that faults ends the gather; "zero": a row that cannot be read becomes
+        zero bytes, the others are read, and the error's `failed_rows` says which.  `deadline`: seconds.  `threads`: 0
+        leaves it to the plan.
 
-        ObmmArgumentError: nothing was read.  RemoteMemoryError, StaleHandleError, GatherDeadlineError: `out` holds
-        unspecified bytes, and after the last it is still written to for a while.
+        ObmmArgumentError: nothing was read.  RemoteMemoryError (without `failed_rows`), StaleHandleError,
+        GatherDeadlineError: `out` holds unspecified bytes, and after the last it is still written to for a while.
         """
         self._memory.check()
-        requests = Requests([(self._table(table), ids, out)], stats, id_space, invalid)
+        requests = Requests([(self._table(table), ids, out)], stats, id_space, invalid, faulty)
         if threads:
             _refuse_threads(threads)
         if deadline is not None:
@@ -155,21 +158,33 @@ class RowStore:
         return out
 
     def prepare(
-        self, table: TableId, ids: Any, out: Any, *, id_space: IdSpace = "flat", invalid: Invalid = "error"
+        self,
+        table: TableId,
+        ids: Any,
+        out: Any,
+        *,
+        id_space: IdSpace = "flat",
+        invalid: Invalid = "error",
+        faulty: Faulty = "error",
     ) -> PreparedGather:
         """The same gather again and again, for buffers that do not move: a call costs one native call.
 
         The ids are read anew each time.
         """
-        requests = Requests([(self._table(table), ids, out)], None, id_space, invalid)
+        requests = Requests([(self._table(table), ids, out)], None, id_space, invalid, faulty)
         return PreparedGather(self._engine, self._memory, requests)
 
     def prepare_many(
-        self, gathers: Sequence[tuple[TableId, Any, Any]], *, id_space: IdSpace = "flat", invalid: Invalid = "error"
+        self,
+        gathers: Sequence[tuple[TableId, Any, Any]],
+        *,
+        id_space: IdSpace = "flat",
+        invalid: Invalid = "error",
+        faulty: Faulty = "error",
     ) -> PreparedStep:
         """The same `submit_many` again and again, for the buffers of a step that do not move."""
         bound = [(self._table(table), ids, out) for table, ids, out in gathers]
-        return PreparedStep(self._engine, self._memory, Requests(bound, None, id_space, invalid))
+        return PreparedStep(self._engine, self._memory, Requests(bound, None, id_space, invalid, faulty))
 
     def submit(
         self,
@@ -179,12 +194,13 @@ class RowStore:
         *,
         id_space: IdSpace = "flat",
         invalid: Invalid = "error",
+        faulty: Faulty = "error",
         threads: int = 0,
         stats: GatherStats | None = None,
     ) -> Ticket:
         """Start `gather_into` in the background.  `ids` and `out` are used by reference until the ticket is done."""
         self._memory.check()
-        requests = Requests([(self._table(table), ids, out)], stats, id_space, invalid)
+        requests = Requests([(self._table(table), ids, out)], stats, id_space, invalid, faulty)
         return self._submit(requests, threads)[0]
 
     def submit_many(
@@ -193,6 +209,7 @@ class RowStore:
         *,
         id_space: IdSpace = "flat",
         invalid: Invalid = "error",
+        faulty: Faulty = "error",
         order: Literal["as_given"] = "as_given",
         threads: int = 0,
     ) -> Sequence[Ticket]:
@@ -204,7 +221,7 @@ class RowStore:
             raise refused(f"order={order!r}", "'as_given'")
         self._memory.check()
         gathers = [(self._table(table), ids, out) for table, ids, out in requests]
-        return self._submit(Requests(gathers, None, id_space, invalid), threads) if gathers else ()
+        return self._submit(Requests(gathers, None, id_space, invalid, faulty), threads) if gathers else ()
 
     def read_row(self, table: TableId, row: int) -> bytes:
         """One row, guarded; for debugging."""

@@ -34,7 +34,7 @@ class MemoryTable:
 
 
 def failed_rows(error: RemoteMemoryError, mask: NDArray[np.bool_]) -> RemoteMemoryError:
-    error.failed_rows = mask  # type: ignore[attr-defined]
+    error.failed_rows = mask
     return error
 
 
@@ -101,6 +101,8 @@ class MemorySource:
     rows_read: int = 0
     gathers: int = 0
     probes: int = 0
+    asked_for: set[str] = field(default_factory=set)
+    """Every `faulty` that a gather was prepared with."""
     workers: int = 1
     _queue: queue.SimpleQueue[MemoryTicket | None] = field(default_factory=queue.SimpleQueue)
 
@@ -119,7 +121,8 @@ class MemorySource:
         while (ticket := self._queue.get()) is not None:
             ticket.run()
 
-    def prepare_many(self, requests: Sequence[Any], *, invalid: str = "error") -> MemoryStep:
+    def prepare_many(self, requests: Sequence[Any], *, invalid: str = "error", faulty: str = "error") -> MemoryStep:
+        self.asked_for.add(faulty)
         return MemoryStep(self, requests, invalid)
 
     def submit_many(self, requests: Sequence[Any], invalid: str) -> list[MemoryTicket]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from obmm.prefetch import (
 )
 from obmm.rows import RowStore
 
+POISON_UNIT = 16 << 10  # of the topology `poison_topology`
 LONG = Deadlines(decode=10, verify=10, prefill=10, probe=10)
 
 
@@ -294,6 +296,46 @@ def test_zero_goes_on_without_the_rows(tables: Published) -> None:
                 assert not rows.buffer.any()
             prefetcher.drain()
         assert "not asking the peer: 3 failed gathers in a row" in repr(prefetcher)
+
+
+def test_zero_spoils_the_tokens_that_lost_a_row_and_no_other_byte(poison_topology: Path) -> None:
+    """11.2: all rows of the affected tokens are zero and the tokens marked, also when it happens at every step."""
+    with ExitStack() as undo:
+        fabric = undo.enter_context(emulator.start(topology=poison_topology))
+        here, there = (undo.enter_context(obmm.open(fabric.device(name))) for name in "ab")
+        tables = undo.enter_context(published(here, there))
+        prefetcher = undo.enter_context(EngramPrefetcher(tables.store, WANTED, 64, policy="zero", deadlines=LONG))
+        lost = LAYERS[1].layer_id
+        spec = tables.store.tables[lost]
+        offset = tables.region.data_offset + spec.offset_of(spec.n_rows // 2)
+        fabric.inject("a", "poison", mem_id=tables.region.mem_id, offset=offset)
+        low = offset // POISON_UNIT * POISON_UNIT - tables.region.data_offset
+        gone = [
+            row
+            for row in range(spec.n_rows)
+            if spec.offset_of(row) < low + POISON_UNIT and spec.offset_of(row) + spec.row_bytes > low
+        ]
+        random = np.random.default_rng(8)
+        for n_step in range(6):  # more often than the breaker would bear failures of the peer
+            ids = random_ids(random, 40)
+            ids[1][np.isin(ids[1], gone)] = 0
+            for token in (3, 17 + n_step, 39):
+                ids[1][token, token % WANTED[1].columns] = gone[token % 4]
+            prefetcher.begin(ids, 40, padded_tokens=64)
+            prefetcher.start()
+            first, second = (prefetcher.consume(layer.layer_id) for layer in LAYERS)
+            assert first.status is RowsStatus.OK
+            assert np.array_equal(first.buffer[:40], content(LAYERS[0].layer_id, ids[0], 2))
+            assert second.status is RowsStatus.ZEROED
+            assert second.failed_tokens is not None
+            assert np.flatnonzero(second.failed_tokens).tolist() == [3, 17 + n_step, 39]
+            wanted = content(lost, ids[1], 2)
+            wanted[second.failed_tokens] = 0
+            assert np.array_equal(second.buffer[:40], wanted)
+            assert not second.buffer[40:].any()
+            prefetcher.drain()
+        assert "asking the peer" in repr(prefetcher)
+        assert prefetcher.metrics.zero_rows.values == {(str(lost), "policy"): 6 * 3 * WANTED[1].columns}
 
 
 def test_local_goes_on_with_the_replica(tables: Published) -> None:

@@ -124,10 +124,8 @@ def test_a_store_that_refuses_the_submission_fails_the_step_in_drain(
 # --- zero ---------------------------------------------------------------------------------------------------------
 
 
-def test_zero_clears_only_the_tokens_that_lost_a_row(source: MemorySource) -> None:
-    ids = random_ids()
-    mask = np.zeros((8, 4), np.bool_)
-    mask[2, 3] = mask[5] = True
+def losing(source: MemorySource, mask: np.ndarray) -> None:
+    """Let every gather of `source` lose the rows of `mask` from now on."""
     original = source._gather
 
     def gather(*arguments: Any) -> tuple[int, int]:
@@ -135,6 +133,13 @@ def test_zero_clears_only_the_tokens_that_lost_a_row(source: MemorySource) -> No
         raise failed_rows(fault(), mask.ravel())
 
     source._gather = gather  # type: ignore[method-assign]
+
+
+def test_zero_clears_only_the_tokens_that_lost_a_row(source: MemorySource) -> None:
+    ids = random_ids()
+    mask = np.zeros((8, 4), np.bool_)
+    mask[2, 3] = mask[5] = True
+    losing(source, mask)
     with make(source, policy="zero") as prefetcher:
         begin(prefetcher, ids)
         rows = prefetcher.consume(1)
@@ -168,6 +173,63 @@ def test_rule_9_zeros_are_logged_once_a_second_at_most(source: MemorySource, cap
             prefetcher.consume(14)
             prefetcher.drain()
     assert 1 <= len([r for r in caplog.records if "zeros" in r.message]) <= 3
+
+
+@pytest.mark.parametrize("policy", ["raise", "retry", "zero", ("retry", "zero")])
+def test_only_zero_asks_which_rows_failed(source: MemorySource, policy: Any) -> None:
+    with make(source, policy=policy) as prefetcher:
+        begin(prefetcher, random_ids())
+        prefetcher.drain()
+    assert source.asked_for == {"zero" if "zero" in policy else "error"}
+
+
+def test_rows_beside_a_failed_one_are_of_the_steps_publication_too(source: MemorySource) -> None:
+    """What came is checked as in a gather that lost nothing: another publication is no row of this step."""
+    mask = np.zeros((8, 4), np.bool_)
+    mask[2, 3] = True
+    losing(source, mask)
+    with make(source, policy="zero") as prefetcher:
+        prefetcher.begin(random_ids(), 8)
+        source.content += 2
+        prefetcher.start()
+        rows = prefetcher.consume(1)
+        assert rows.failed_tokens is not None
+        assert rows.failed_tokens.all()
+        assert not rows.buffer.any()
+        prefetcher.drain()
+        assert prefetcher.metrics.errors.values == {("generation",): 1}
+
+
+def test_a_replica_that_fails_leaves_no_row_of_the_peer(source: MemorySource, replica: MemorySource) -> None:
+    """It may have written over the rows that came."""
+    mask = np.zeros((8, 4), np.bool_)
+    mask[2, 3] = True
+    losing(source, mask)
+    losing(replica, mask)
+    with make(source, policy=("local", "zero"), replica=replica) as prefetcher:
+        begin(prefetcher, random_ids())
+        rows = prefetcher.consume(1)
+        assert rows.status is RowsStatus.ZEROED
+        assert not rows.buffer.any()
+        prefetcher.drain()
+
+
+def test_rule_6_lost_rows_are_no_lost_peer(source: MemorySource) -> None:
+    """A gather that brought rows from a live peer does not open the breaker; one that brought none does."""
+    mask = np.zeros((8, 4), np.bool_)
+    mask[0] = True
+    losing(source, mask)
+    with make(source, policy="zero") as prefetcher:
+        for _ in range(6):
+            begin(prefetcher, random_ids())
+            assert prefetcher.consume(1).failed_tokens.tolist() == [True] + [False] * 7
+            prefetcher.drain()
+        mask[:] = True
+        for _ in range(3):
+            begin(prefetcher, random_ids())
+            prefetcher.consume(1)
+            prefetcher.drain()
+        assert "3 failed gathers in a row" in repr(prefetcher)
 
 
 # --- retry and local ----------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ void obmm_fence_full(void);
 #define OBMM_TABLE_HUGE ...
 #define OBMM_INVALID_ERROR ...
 #define OBMM_INVALID_ZERO ...
+#define OBMM_MOST_FAULTS ...
 struct obmm_tuning {
 	uint32_t prefetch_bytes;
 	uint32_t stream_bytes;
@@ -65,6 +66,12 @@ struct obmm_table {
 	const uint64_t *cached;
 	struct obmm_totals *totals;
 };
+struct obmm_failures {
+	uint8_t *rows;
+	uint64_t failed;
+	uint64_t faults;
+	...;
+};
 struct obmm_request {
 	const struct obmm_table *table;
 	const void *ids;
@@ -78,6 +85,7 @@ struct obmm_request {
 	uint64_t columns;
 	uint64_t low;
 	uint64_t high;
+	struct obmm_failures *failures;
 };
 struct obmm_outcome {
 	int64_t bad_index;
