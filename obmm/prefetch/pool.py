@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The source project's interface over `RowStore` (Engram specification 8.1): callers switch by changing an import.
 
-from obmm.prefetch.pool import EngramPool, EngramPoolConfig, EngramPrefetcher
+from obmm.prefetch.pool import EngramPool, EngramPoolConfig, EngramPrefetcher, RemoteEngramEmbedding
 """
 
 from __future__ import annotations
@@ -301,6 +301,17 @@ class EngramPrefetcher:
     ) -> Any:
         """Both."""
         return self.wait_and_gather(self.prefetch_async(requests, seq_len, device, dtype))
+
+
+def __getattr__(name: str) -> Any:
+    """`RemoteEngramEmbedding` is a torch module: asking for it imports torch, and nothing else does."""
+    if name != "RemoteEngramEmbedding":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from obmm.prefetch.remote_embedding import RemoteEngramEmbedding
+    except ImportError as error:
+        raise ImportError("RemoteEngramEmbedding is a torch module: pip install torch") from error
+    return RemoteEngramEmbedding
 
 
 def _refused(problem: str, fix: str) -> ObmmArgumentError:

@@ -44,7 +44,9 @@ def as_ids(row_ids: Any) -> NDArray[np.int64]:
     if hasattr(row_ids, "detach"):
         row_ids = row_ids.detach().cpu()
         if row_ids.is_floating_point():
-            raise _not_whole(row_ids.dtype)  # bfloat16 has no NumPy type to say this with
+            if row_ids.numel():  # torch.tensor([]) is float32
+                raise _not_whole(row_ids.dtype)  # bfloat16 has no NumPy type to say this with
+            row_ids = row_ids.long()
         row_ids = row_ids.numpy()
     ids = np.asarray(row_ids)
     if ids.size and ids.dtype.kind not in "iu":
