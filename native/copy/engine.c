@@ -1,74 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine.h"
+#include "engine_internal.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
-enum { CALLER_SCRATCHES = 4, GUARD_NS = 20000 };
-
-enum job_state { JOB_FREE, JOB_QUEUED, JOB_DONE };
-
-struct job {
-	const struct obmm_request *request;
-	struct obmm_outcome *outcome;
-	_Atomic int state;
-	_Atomic bool abandoned;
-	_Atomic int error;
-	_Atomic uint64_t cursor;
-	_Atomic uint64_t rows_read;
-	_Atomic uint64_t rows_zero;
-	_Atomic uint64_t version; /* of the first chunk, plus 1; 0: none yet */
-	uint64_t chunk;
-	uint64_t started_ns;
-	struct obmm_fault fault; /* by whoever set error */
-	/* under the engine's mutex: */
-	unsigned int active;	 /* threads inside run_chunks() */
-	unsigned int joined;	 /* threads that ever were */
-	unsigned int most;	 /* of them allowed */
-	uint64_t serial;	 /* upper part of the ticket; odd while in use */
-	struct job *next;	 /* in the queue or the free list */
-	bool queued;
-	pthread_cond_t ended;
-};
-
-struct engine_worker {
-	struct obmm_engine *engine;
-	pthread_t thread;
-	struct obmm_scratch *scratch;
-	unsigned int index;
-};
-
-struct obmm_engine {
-	pthread_mutex_t mutex;
-	pthread_cond_t work;
-	pthread_cond_t exited;
-	struct job jobs[OBMM_TICKETS];
-	struct job *free_jobs;
-	struct job *head, *tail;
-	unsigned int in_use;
-	unsigned int sleeping;
-	unsigned int running; /* worker threads that have not ended */
-	bool joined;
-	_Atomic bool stopping;
-	_Atomic uint64_t submissions; /* what spinning workers watch */
-	_Atomic uint64_t guard_seen_ns; /* when the guard was last found in front */
-	uint64_t spin_ns;
-	unsigned int threads;
-	unsigned int pinned;
-	unsigned int forks; /* of the process, when the engine was made */
-	struct engine_worker *workers;
-	struct obmm_scratch *scratches; /* the workers', then the callers' */
-	_Atomic bool scratch_taken[CALLER_SCRATCHES];
-};
+enum { GUARD_NS = 20000 };
 
 static _Atomic unsigned int process_forks;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -83,12 +25,12 @@ static void watch_forks(void)
 	pthread_atfork(NULL, NULL, count_fork);
 }
 
-static bool is_inherited(const struct obmm_engine *engine)
+bool engine_is_inherited(const struct obmm_engine *engine)
 {
 	return engine->forks != atomic_load_explicit(&process_forks, memory_order_relaxed);
 }
 
-static uint64_t now_ns(void)
+uint64_t engine_now_ns(void)
 {
 	struct timespec now;
 
@@ -96,7 +38,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static inline void relax(void)
+void engine_relax(void)
 {
 #if defined(__x86_64__)
 	__builtin_ia32_pause();
@@ -105,126 +47,60 @@ static inline void relax(void)
 #endif
 }
 
-/* ---- running a job ---- */
-
-static void run_chunks(struct job *job, struct obmm_scratch *scratch)
-{
-	const struct obmm_request *request = job->request;
-
-	for (;;) {
-		struct obmm_outcome part = { .rows_read = 0 };
-		uint64_t from, to;
-		int result, none = 0;
-		uint64_t unknown = 0;
-
-		if (atomic_load_explicit(&job->abandoned, memory_order_relaxed) ||
-		    atomic_load_explicit(&job->error, memory_order_relaxed))
-			return;
-		from = atomic_fetch_add_explicit(&job->cursor, job->chunk, memory_order_relaxed);
-		if (from >= request->count)
-			return;
-		to = request->count - from < job->chunk ? request->count : from + job->chunk;
-		result = obmm_gather_range(request, from, to, scratch, &part);
-		atomic_fetch_add_explicit(&job->rows_read, part.rows_read, memory_order_relaxed);
-		atomic_fetch_add_explicit(&job->rows_zero, part.rows_zero, memory_order_relaxed);
-		if (!atomic_compare_exchange_strong(&job->version, &unknown, part.version + 1) &&
-		    unknown != part.version + 1 && !result)
-			result = -ESTALE;
-		if (result && atomic_compare_exchange_strong(&job->error, &none, result))
-			job->fault = part.fault;
-	}
-}
-
-static bool is_exhausted(const struct job *job)
-{
-	return atomic_load_explicit(&job->cursor, memory_order_relaxed) >= job->request->count ||
-	       atomic_load_explicit(&job->abandoned, memory_order_relaxed) ||
-	       atomic_load_explicit(&job->error, memory_order_relaxed);
-}
-
-static void unqueue(struct obmm_engine *engine, struct job *job)
-{
-	struct job **link = &engine->head, *before = NULL;
-
-	if (!job->queued)
-		return;
-	while (*link != job) {
-		before = *link;
-		link = &before->next;
-	}
-	*link = job->next;
-	if (engine->tail == job)
-		engine->tail = before;
-	job->queued = false;
-}
-
-static void enqueue(struct obmm_engine *engine, struct job *job)
-{
-	job->next = NULL;
-	job->queued = true;
-	if (engine->tail)
-		engine->tail->next = job;
-	else
-		engine->head = job;
-	engine->tail = job;
-}
-
-static void write_outcome(struct job *job, bool complete)
-{
-	struct obmm_outcome *outcome = job->outcome;
-	int error = atomic_load(&job->error);
-
-	outcome->rows_read = atomic_load(&job->rows_read);
-	outcome->rows_zero = atomic_load(&job->rows_zero);
-	outcome->nanoseconds = now_ns() - job->started_ns;
-	outcome->threads = (int32_t)job->joined;
-	outcome->version = atomic_load(&job->version) ? atomic_load(&job->version) - 1 : 0;
-	if (error)
-		outcome->fault = job->fault;
-	outcome->status = error ? error : complete ? 0 : -ECANCELED;
-	obmm_gather_finish(job->request, outcome);
-}
-
-/* Mutex held.  The last thread to leave an exhausted job ends it. */
-static void leave(struct obmm_engine *engine, struct job *job)
-{
-	job->active--;
-	if (!is_exhausted(job) || job->active)
-		return;
-	unqueue(engine, job);
-	write_outcome(job, atomic_load(&job->cursor) >= job->request->count);
-	atomic_store_explicit(&job->state, JOB_DONE, memory_order_release);
-	pthread_cond_broadcast(&job->ended);
-}
-
-/* Mutex held.  A job that nobody runs ends at once, any other when its threads leave. */
-static void abandon(struct obmm_engine *engine, struct job *job)
-{
-	atomic_store(&job->abandoned, true);
-	if (!job->active) {
-		job->active = 1;
-		leave(engine, job);
-	}
-}
-
-/* Mutex held. */
-static struct job *next_job(struct obmm_engine *engine)
-{
-	struct job *job = engine->head;
-
-	while (job && (job->joined >= job->most || is_exhausted(job)))
-		job = job->next;
-	return job;
-}
-
 /* ---- workers ---- */
+
+void engine_wake(struct obmm_engine *engine)
+{
+	atomic_fetch_add_explicit(&engine->submissions, 1, memory_order_relaxed);
+	if (engine->sleeping)
+		pthread_cond_signal(&engine->work);
+}
 
 static void spin_for_work(struct obmm_engine *engine, uint64_t seen)
 {
-	uint64_t until = now_ns() + engine->spin_ns;
+	uint64_t until = engine_now_ns() + engine->spin_ns;
 
-	while (atomic_load_explicit(&engine->submissions, memory_order_relaxed) == seen && now_ns() < until)
-		relax();
+	while (atomic_load_explicit(&engine->submissions, memory_order_relaxed) == seen && engine_now_ns() < until)
+		engine_relax();
+}
+
+/* Checks wait until all is read: one answer of memory is good for everything that was read before it. */
+static bool is_check_due(const struct obmm_engine *engine)
+{
+	return engine->unchecked &&
+	       (!engine->unread || atomic_load_explicit(&engine->check_wanted, memory_order_relaxed));
+}
+
+/* Mutex held, and given up meanwhile. */
+static void gather_some(struct engine_worker *worker, struct engine_job *job)
+{
+	struct obmm_engine *engine = worker->engine;
+
+	job->active++;
+	job->joined++;
+	if (engine->sleeping && engine_next_job(engine))
+		engine_wake(engine);
+	pthread_mutex_unlock(&engine->mutex);
+	engine_run_chunks(engine, job, worker->scratch);
+	pthread_mutex_lock(&engine->mutex);
+	engine_leave(engine, job);
+}
+
+/* Mutex held, and given up meanwhile. */
+static void wait_for_work(struct obmm_engine *engine)
+{
+	uint64_t seen = atomic_load_explicit(&engine->submissions, memory_order_relaxed);
+
+	if (engine->spin_ns) {
+		pthread_mutex_unlock(&engine->mutex);
+		spin_for_work(engine, seen);
+		pthread_mutex_lock(&engine->mutex);
+	}
+	if (atomic_load_explicit(&engine->submissions, memory_order_relaxed) != seen || engine->stopping)
+		return;
+	engine->sleeping++;
+	pthread_cond_wait(&engine->work, &engine->mutex);
+	engine->sleeping--;
 }
 
 static void *work(void *arg)
@@ -237,48 +113,19 @@ static void *work(void *arg)
 	pthread_setname_np(pthread_self(), name);
 	pthread_mutex_lock(&engine->mutex);
 	while (!engine->stopping) {
-		struct job *job = next_job(engine);
+		struct engine_job *job;
 
-		if (!job && engine->spin_ns) {
-			uint64_t seen = atomic_load_explicit(&engine->submissions, memory_order_relaxed);
-
-			pthread_mutex_unlock(&engine->mutex);
-			spin_for_work(engine, seen);
-			pthread_mutex_lock(&engine->mutex);
-			job = next_job(engine);
-		}
-		if (!job) {
-			if (engine->stopping)
-				break;
-			engine->sleeping++;
-			pthread_cond_wait(&engine->work, &engine->mutex);
-			engine->sleeping--;
-			continue;
-		}
-		job->active++;
-		job->joined++;
-		pthread_mutex_unlock(&engine->mutex);
-		run_chunks(job, worker->scratch);
-		pthread_mutex_lock(&engine->mutex);
-		leave(engine, job);
+		if (is_check_due(engine))
+			engine_check_read(engine);
+		else if ((job = engine_next_job(engine)))
+			gather_some(worker, job);
+		else
+			wait_for_work(engine);
 	}
 	engine->running--;
 	pthread_cond_broadcast(&engine->exited);
 	pthread_mutex_unlock(&engine->mutex);
 	return NULL;
-}
-
-/* Mutex held. */
-static void wake(struct obmm_engine *engine, unsigned int helpers)
-{
-	atomic_fetch_add_explicit(&engine->submissions, 1, memory_order_relaxed);
-	if (helpers >= engine->sleeping) {
-		if (engine->sleeping)
-			pthread_cond_broadcast(&engine->work);
-		return;
-	}
-	while (helpers--)
-		pthread_cond_signal(&engine->work);
 }
 
 static int start_worker(struct obmm_engine *engine, unsigned int i, const int *cpus, unsigned int n_cpus)
@@ -313,7 +160,7 @@ static int start_worker(struct obmm_engine *engine, unsigned int i, const int *c
 
 static size_t scratch_bytes(const struct obmm_engine *engine)
 {
-	return (engine->threads + CALLER_SCRATCHES) * sizeof(struct obmm_scratch);
+	return (engine->threads + ENGINE_CALLER_SCRATCHES) * sizeof(struct obmm_scratch);
 }
 
 static void free_engine(struct obmm_engine *engine)
@@ -386,35 +233,37 @@ int obmm_engine_create(unsigned int threads, uint64_t spin_ns, const int *cpus, 
 	return 0;
 }
 
-static struct timespec deadline_after(int64_t timeout_ns)
+struct timespec engine_deadline_after(int64_t timeout_ns)
 {
-	uint64_t at = now_ns() + (uint64_t)timeout_ns;
+	uint64_t at = engine_now_ns() + (uint64_t)timeout_ns;
 
 	return (struct timespec){ .tv_sec = (time_t)(at / 1000000000u), .tv_nsec = (long)(at % 1000000000u) };
 }
 
-/* pthread_cond_wait with the timeout's three meanings; ETIMEDOUT or 0.  Mutex held. */
-static int wait_on(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline)
+int engine_wait_on(struct obmm_engine *engine, pthread_cond_t *cond, const struct timespec *deadline)
 {
-	return deadline ? pthread_cond_timedwait(cond, mutex, deadline) : pthread_cond_wait(cond, mutex);
+	return deadline ? pthread_cond_timedwait(cond, &engine->mutex, deadline) :
+			  pthread_cond_wait(cond, &engine->mutex);
 }
 
 int obmm_engine_stop(struct obmm_engine *engine, int64_t timeout_ns)
 {
-	struct timespec deadline = deadline_after(timeout_ns < 0 ? 0 : timeout_ns);
+	struct timespec deadline = engine_deadline_after(timeout_ns < 0 ? 0 : timeout_ns);
 	bool join;
 
-	if (is_inherited(engine))
+	if (engine_is_inherited(engine))
 		return 0;
 	pthread_mutex_lock(&engine->mutex);
 	atomic_store(&engine->stopping, true);
-	for (struct job *job = engine->head, *next; job; job = next) {
+	for (struct engine_job *job = engine->head, *next; job; job = next) {
 		next = job->next;
-		abandon(engine, job);
+		engine_abandon(engine, job);
 	}
-	wake(engine, OBMM_MAX_THREADS);
+	engine_cancel_unchecked(engine);
+	atomic_fetch_add_explicit(&engine->submissions, 1, memory_order_relaxed);
+	pthread_cond_broadcast(&engine->work);
 	while (engine->running) {
-		if (wait_on(&engine->exited, &engine->mutex, timeout_ns < 0 ? NULL : &deadline) == ETIMEDOUT) {
+		if (engine_wait_on(engine, &engine->exited, timeout_ns < 0 ? NULL : &deadline) == ETIMEDOUT) {
 			pthread_mutex_unlock(&engine->mutex);
 			return -ETIMEDOUT;
 		}
@@ -429,7 +278,7 @@ int obmm_engine_stop(struct obmm_engine *engine, int64_t timeout_ns)
 
 void obmm_engine_free(struct obmm_engine *engine)
 {
-	if (!is_inherited(engine)) {
+	if (!engine_is_inherited(engine)) {
 		if (obmm_engine_stop(engine, 1000000000))
 			return;
 		for (int i = 0; i < OBMM_TICKETS; i++)
@@ -443,7 +292,7 @@ void obmm_engine_free(struct obmm_engine *engine)
 
 unsigned int obmm_engine_threads(const struct obmm_engine *engine)
 {
-	return is_inherited(engine) ? 0 : engine->threads;
+	return engine_is_inherited(engine) ? 0 : engine->threads;
 }
 
 unsigned int obmm_engine_pinned(const struct obmm_engine *engine)
@@ -455,7 +304,7 @@ unsigned int obmm_engine_in_use(struct obmm_engine *engine)
 {
 	unsigned int in_use;
 
-	if (is_inherited(engine))
+	if (engine_is_inherited(engine))
 		return 0;
 	pthread_mutex_lock(&engine->mutex);
 	in_use = engine->in_use;
@@ -465,44 +314,7 @@ unsigned int obmm_engine_in_use(struct obmm_engine *engine)
 
 /* ---- gathers ---- */
 
-/* Mutex held, a free job exists. */
-static struct job *take_job(struct obmm_engine *engine, const struct obmm_request *request,
-			    struct obmm_outcome *outcome, unsigned int threads)
-{
-	struct job *job = engine->free_jobs;
-
-	engine->free_jobs = job->next;
-	engine->in_use++;
-	job->request = request;
-	job->outcome = outcome;
-	job->chunk = obmm_gather_chunk(request, threads);
-	job->most = threads;
-	job->active = 0;
-	job->joined = 0;
-	job->serial++;
-	job->started_ns = now_ns();
-	atomic_store(&job->abandoned, false);
-	atomic_store(&job->error, 0);
-	atomic_store(&job->cursor, 0);
-	atomic_store(&job->rows_read, 0);
-	atomic_store(&job->rows_zero, 0);
-	atomic_store(&job->version, 0);
-	atomic_store(&job->state, JOB_QUEUED);
-	outcome->status = -EINPROGRESS;
-	return job;
-}
-
-/* Mutex held. */
-static void give_job(struct obmm_engine *engine, struct job *job)
-{
-	job->serial++;
-	atomic_store(&job->state, JOB_FREE);
-	job->next = engine->free_jobs;
-	engine->free_jobs = job;
-	engine->in_use--;
-}
-
-static unsigned int useful_threads(const struct obmm_request *request, unsigned int wanted, unsigned int available)
+unsigned int engine_useful_threads(const struct obmm_request *request, unsigned int wanted, unsigned int available)
 {
 	uint64_t useful = wanted;
 
@@ -515,7 +327,7 @@ static unsigned int useful_threads(const struct obmm_request *request, unsigned 
  * The guard's two system calls cost as much as ten small rows: between gathers
  * that follow each other within GUARD_NS they are not made again.
  */
-static bool guard_lost(struct obmm_engine *engine, uint64_t now)
+bool engine_guard_is_lost(struct obmm_engine *engine, uint64_t now)
 {
 	if (now - atomic_load_explicit(&engine->guard_seen_ns, memory_order_relaxed) < GUARD_NS)
 		return false;
@@ -528,7 +340,7 @@ static bool guard_lost(struct obmm_engine *engine, uint64_t now)
 /* NULL when more callers than that are at work: theirs are gathered as given. */
 static struct obmm_scratch *borrow_scratch(struct obmm_engine *engine)
 {
-	for (int i = 0; i < CALLER_SCRATCHES; i++) {
+	for (int i = 0; i < ENGINE_CALLER_SCRATCHES; i++) {
 		if (!atomic_exchange_explicit(&engine->scratch_taken[i], true, memory_order_acquire))
 			return &engine->scratches[engine->threads + (unsigned int)i];
 	}
@@ -547,14 +359,14 @@ static void gather_alone(const struct obmm_request *request, struct obmm_scratch
 {
 	outcome->status = obmm_gather_range(request, 0, request->count, scratch, outcome);
 	outcome->threads = 1;
-	outcome->nanoseconds = now_ns() - started;
+	outcome->nanoseconds = engine_now_ns() - started;
 	obmm_gather_finish(request, outcome);
 }
 
 static void gather_together(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
 			    struct obmm_scratch *scratch, uint64_t started, struct obmm_outcome *outcome)
 {
-	struct job *job;
+	struct engine_job *job;
 
 	pthread_mutex_lock(&engine->mutex);
 	if (!engine->free_jobs || engine->stopping) {
@@ -562,38 +374,38 @@ static void gather_together(struct obmm_engine *engine, const struct obmm_reques
 		gather_alone(request, scratch, started, outcome);
 		return;
 	}
-	job = take_job(engine, request, outcome, threads);
+	job = engine_take_job(engine, request, outcome, threads);
 	job->active = 1;
 	job->joined = 1;
-	enqueue(engine, job);
-	wake(engine, threads - 1);
+	engine_enqueue(engine, job);
+	engine_wake(engine);
 	pthread_mutex_unlock(&engine->mutex);
-	run_chunks(job, scratch);
+	engine_run_chunks(engine, job, scratch);
 	pthread_mutex_lock(&engine->mutex);
-	leave(engine, job);
+	engine_leave(engine, job);
 	while (atomic_load(&job->state) != JOB_DONE)
 		pthread_cond_wait(&job->ended, &engine->mutex);
-	give_job(engine, job);
+	engine_give_job(engine, job);
 	pthread_mutex_unlock(&engine->mutex);
 }
 
 int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
 			   struct obmm_outcome *outcome)
 {
-	unsigned int helpers = is_inherited(engine) ? 0 : engine->threads;
-	uint64_t started = now_ns();
+	unsigned int helpers = engine_is_inherited(engine) ? 0 : engine->threads;
+	uint64_t started = engine_now_ns();
 	struct obmm_scratch *scratch;
 
 	outcome->rows_read = 0;
 	outcome->rows_zero = 0;
 	if (atomic_load_explicit(&engine->stopping, memory_order_relaxed))
 		return outcome->status = -ESHUTDOWN;
-	outcome->status = guard_lost(engine, started) ? -EUNATCH : obmm_gather_check(request, outcome);
+	outcome->status = engine_guard_is_lost(engine, started) ? -EUNATCH : obmm_gather_check(request, outcome);
 	if (outcome->status == -ERANGE)
 		obmm_gather_finish(request, outcome);
 	if (outcome->status)
 		return outcome->status;
-	threads = useful_threads(request, threads, helpers + 1);
+	threads = engine_useful_threads(request, threads, helpers + 1);
 	scratch = request->count >= request->table->tuning.order_rows ? borrow_scratch(engine) : NULL;
 	if (threads > 1)
 		gather_together(engine, request, threads, scratch, started, outcome);
@@ -601,132 +413,4 @@ int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request
 		gather_alone(request, scratch, started, outcome);
 	return_scratch(engine, scratch);
 	return outcome->status ? outcome->status : (int64_t)outcome->rows_read;
-}
-
-/* ---- tickets ---- */
-
-static uint64_t ticket_of(const struct obmm_engine *engine, const struct job *job)
-{
-	return job->serial * OBMM_TICKETS + (uint64_t)(job - engine->jobs);
-}
-
-/* Mutex held; NULL for a ticket that was given back. */
-static struct job *job_of(struct obmm_engine *engine, uint64_t ticket)
-{
-	struct job *job = &engine->jobs[ticket % OBMM_TICKETS];
-
-	return job->serial == ticket / OBMM_TICKETS && job->serial & 1 ? job : NULL;
-}
-
-int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *requests, unsigned int n,
-		       unsigned int threads, struct obmm_outcome *outcomes, uint64_t *tickets, unsigned int *bad)
-{
-	unsigned int helpers = 0;
-
-	if (is_inherited(engine))
-		return -EOWNERDEAD;
-	if (guard_lost(engine, now_ns()))
-		return -EUNATCH;
-	for (unsigned int i = 0; i < n; i++) {
-		outcomes[i].status = obmm_gather_check(&requests[i], &outcomes[i]);
-		if (outcomes[i].status) {
-			obmm_gather_finish(&requests[i], &outcomes[i]);
-			*bad = i;
-			return outcomes[i].status;
-		}
-	}
-	pthread_mutex_lock(&engine->mutex);
-	if (OBMM_TICKETS - engine->in_use < n || !engine->threads || engine->stopping) {
-		int result = engine->stopping ? -ESHUTDOWN : -EAGAIN;
-
-		pthread_mutex_unlock(&engine->mutex);
-		return result;
-	}
-	for (unsigned int i = 0; i < n; i++) {
-		unsigned int useful = useful_threads(&requests[i], threads, engine->threads);
-		struct job *job = take_job(engine, &requests[i], &outcomes[i], useful);
-
-		tickets[i] = ticket_of(engine, job);
-		if (requests[i].count) {
-			enqueue(engine, job);
-			helpers += useful;
-		} else {
-			job->active = 1;
-			leave(engine, job);
-		}
-	}
-	wake(engine, helpers);
-	pthread_mutex_unlock(&engine->mutex);
-	return 0;
-}
-
-/* A worker that is about to end spares us the sleep. */
-static void spin_for_end(struct obmm_engine *engine, struct job *job)
-{
-	uint64_t until = now_ns() + engine->spin_ns;
-
-	while (atomic_load_explicit(&job->state, memory_order_acquire) == JOB_QUEUED && now_ns() < until)
-		relax();
-}
-
-int obmm_ticket_wait(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns)
-{
-	struct timespec deadline = deadline_after(timeout_ns < 0 ? 0 : timeout_ns);
-	struct job *job = &engine->jobs[ticket % OBMM_TICKETS];
-	bool late = !timeout_ns;
-	int result;
-
-	if (is_inherited(engine))
-		return -EOWNERDEAD;
-	if (timeout_ns && engine->spin_ns)
-		spin_for_end(engine, job);
-	pthread_mutex_lock(&engine->mutex);
-	for (;;) {
-		if (!job_of(engine, ticket))
-			result = -ESTALE;
-		else if (atomic_load(&job->state) == JOB_DONE)
-			result = 0;
-		else if (late)
-			result = -ETIMEDOUT;
-		else {
-			late = wait_on(&job->ended, &engine->mutex, timeout_ns < 0 ? NULL : &deadline) == ETIMEDOUT;
-			continue;
-		}
-		break;
-	}
-	pthread_mutex_unlock(&engine->mutex);
-	return result;
-}
-
-int obmm_ticket_abandon(struct obmm_engine *engine, uint64_t ticket)
-{
-	struct job *job;
-
-	if (is_inherited(engine))
-		return -EOWNERDEAD;
-	pthread_mutex_lock(&engine->mutex);
-	job = job_of(engine, ticket);
-	if (job && atomic_load(&job->state) == JOB_QUEUED)
-		abandon(engine, job);
-	pthread_mutex_unlock(&engine->mutex);
-	return job ? 0 : -ESTALE;
-}
-
-int obmm_ticket_release(struct obmm_engine *engine, uint64_t ticket)
-{
-	struct job *job;
-	int result = 0;
-
-	if (is_inherited(engine))
-		return -EOWNERDEAD;
-	pthread_mutex_lock(&engine->mutex);
-	job = job_of(engine, ticket);
-	if (!job)
-		result = -ESTALE;
-	else if (atomic_load(&job->state) != JOB_DONE)
-		result = -EBUSY;
-	else
-		give_job(engine, job);
-	pthread_mutex_unlock(&engine->mutex);
-	return result;
 }

@@ -76,6 +76,9 @@ int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *re
  */
 int obmm_ticket_wait(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns);
 
+/* Wait, and when it has ended give the ticket back in the same call. */
+int obmm_ticket_collect(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns);
+
 /* End early: status becomes -ECANCELED unless it ended before. */
 int obmm_ticket_abandon(struct obmm_engine *engine, uint64_t ticket);
 

@@ -16,6 +16,8 @@
 #include "gate.h"
 #include "guard.h"
 
+struct obmm_recheck;
+
 enum obmm_table_flags {
 	OBMM_TABLE_NC = 1,   /* the mapping is non-cacheable: wide loads, no prefetch */
 	OBMM_TABLE_HUGE = 2, /* it is mapped by 2 MiB pages or larger */
@@ -110,6 +112,11 @@ struct obmm_request {
 	const int64_t *head_offsets;
 	const uint8_t *column_mask;
 	uint64_t columns;
+	/*
+	 * For submitted gathers: asked once the rows are read, and the gather is
+	 * -ESTALE unless it answers the version that they are of.  May be NULL.
+	 */
+	struct obmm_recheck *recheck;
 	/* Flat ids outside [low, high) give a zero row, unread; 0, UINT64_MAX: all are read. */
 	uint64_t low;
 	uint64_t high;

@@ -26,6 +26,21 @@ void obmm_fence_load(void);
 void obmm_fence_store(void);
 void obmm_fence_full(void);
 
+/* copy/recheck.h */
+struct obmm_recheck;
+struct obmm_header_place {
+	int fd;
+	uint64_t start;
+	uint64_t end;
+	const uint64_t *version;
+	struct obmm_gate *gate;
+};
+struct obmm_recheck *obmm_recheck_create(struct obmm_sys *sys, const struct obmm_header_place *place);
+void obmm_recheck_free(struct obmm_recheck *recheck);
+void obmm_recheck_hold(struct obmm_recheck *recheck);
+void obmm_recheck_resume(struct obmm_recheck *recheck, int readonly);
+int obmm_recheck_run(struct obmm_recheck *recheck, uint64_t *version);
+
 /* copy/gather.h */
 #define OBMM_TABLE_NC ...
 #define OBMM_TABLE_HUGE ...
@@ -83,6 +98,7 @@ struct obmm_request {
 	const int64_t *head_offsets;
 	const uint8_t *column_mask;
 	uint64_t columns;
+	struct obmm_recheck *recheck;
 	uint64_t low;
 	uint64_t high;
 	struct obmm_failures *failures;
@@ -122,6 +138,7 @@ int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request
 int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *requests, unsigned int n,
 		       unsigned int threads, struct obmm_outcome *outcomes, uint64_t *tickets, unsigned int *bad);
 int obmm_ticket_wait(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns);
+int obmm_ticket_collect(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns);
 int obmm_ticket_abandon(struct obmm_engine *engine, uint64_t ticket);
 int obmm_ticket_release(struct obmm_engine *engine, uint64_t ticket);
 

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+
+#include "engine_internal.h"
+
+static uint64_t ticket_of(const struct obmm_engine *engine, const struct engine_job *job)
+{
+	return job->serial * OBMM_TICKETS + (uint64_t)(job - engine->jobs);
+}
+
+/* Mutex held; NULL for a ticket that was given back. */
+static struct engine_job *job_of(struct obmm_engine *engine, uint64_t ticket)
+{
+	struct engine_job *job = &engine->jobs[ticket % OBMM_TICKETS];
+
+	return job->serial == ticket / OBMM_TICKETS && job->serial & 1 ? job : NULL;
+}
+
+int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *requests, unsigned int n,
+		       unsigned int threads, struct obmm_outcome *outcomes, uint64_t *tickets, unsigned int *bad)
+{
+	if (engine_is_inherited(engine))
+		return -EOWNERDEAD;
+	if (engine_guard_is_lost(engine, engine_now_ns()))
+		return -EUNATCH;
+	for (unsigned int i = 0; i < n; i++) {
+		outcomes[i].status = obmm_gather_check(&requests[i], &outcomes[i]);
+		if (outcomes[i].status) {
+			obmm_gather_finish(&requests[i], &outcomes[i]);
+			*bad = i;
+			return outcomes[i].status;
+		}
+	}
+	pthread_mutex_lock(&engine->mutex);
+	if (OBMM_TICKETS - engine->in_use < n || !engine->threads || engine->stopping) {
+		int result = engine->stopping ? -ESHUTDOWN : -EAGAIN;
+
+		pthread_mutex_unlock(&engine->mutex);
+		return result;
+	}
+	for (unsigned int i = 0; i < n; i++) {
+		unsigned int useful = engine_useful_threads(&requests[i], threads, engine->threads);
+		struct engine_job *job = engine_take_job(engine, &requests[i], &outcomes[i], useful);
+
+		tickets[i] = ticket_of(engine, job);
+		if (requests[i].count) {
+			job->recheck = requests[i].recheck;
+			engine_enqueue(engine, job);
+		} else {
+			job->active = 1;
+			engine_leave(engine, job);
+		}
+	}
+	if (engine->head)
+		engine_wake(engine);
+	pthread_mutex_unlock(&engine->mutex);
+	return 0;
+}
+
+/* A worker that is about to end spares us the sleep. */
+static void spin_for_end(const struct obmm_engine *engine, struct engine_job *job)
+{
+	uint64_t until = engine_now_ns() + engine->spin_ns;
+
+	while (atomic_load_explicit(&job->state, memory_order_acquire) == JOB_QUEUED && engine_now_ns() < until)
+		engine_relax();
+}
+
+/* Mutex held. */
+static int wait_for_end(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns)
+{
+	struct timespec deadline = { .tv_sec = 0 };
+	bool late = !timeout_ns;
+
+	if (timeout_ns > 0)
+		deadline = engine_deadline_after(timeout_ns);
+	for (;;) {
+		struct engine_job *job = job_of(engine, ticket);
+		int state;
+
+		if (!job)
+			return -ESTALE;
+		state = atomic_load(&job->state);
+		if (state == JOB_DONE)
+			return 0;
+		if (late)
+			return -ETIMEDOUT;
+		if (state == JOB_READ && engine->unchecked &&
+		    !atomic_exchange_explicit(&engine->check_wanted, true, memory_order_relaxed))
+			engine_wake(engine);
+		job->waiters++;
+		late = engine_wait_on(engine, &job->ended, timeout_ns < 0 ? NULL : &deadline) == ETIMEDOUT;
+		job->waiters--;
+	}
+}
+
+int obmm_ticket_wait(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns)
+{
+	int result;
+
+	if (engine_is_inherited(engine))
+		return -EOWNERDEAD;
+	if (timeout_ns && engine->spin_ns)
+		spin_for_end(engine, &engine->jobs[ticket % OBMM_TICKETS]);
+	pthread_mutex_lock(&engine->mutex);
+	result = wait_for_end(engine, ticket, timeout_ns);
+	pthread_mutex_unlock(&engine->mutex);
+	return result;
+}
+
+int obmm_ticket_collect(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns)
+{
+	struct engine_job *job = &engine->jobs[ticket % OBMM_TICKETS];
+	int result;
+
+	if (engine_is_inherited(engine))
+		return -EOWNERDEAD;
+	if (!timeout_ns && atomic_load_explicit(&job->state, memory_order_relaxed) == JOB_QUEUED)
+		return -ETIMEDOUT;
+	if (timeout_ns && engine->spin_ns)
+		spin_for_end(engine, job);
+	pthread_mutex_lock(&engine->mutex);
+	result = wait_for_end(engine, ticket, timeout_ns);
+	if (!result)
+		engine_give_job(engine, job);
+	pthread_mutex_unlock(&engine->mutex);
+	return result;
+}
+
+int obmm_ticket_abandon(struct obmm_engine *engine, uint64_t ticket)
+{
+	struct engine_job *job;
+
+	if (engine_is_inherited(engine))
+		return -EOWNERDEAD;
+	pthread_mutex_lock(&engine->mutex);
+	job = job_of(engine, ticket);
+	if (job && atomic_load(&job->state) == JOB_QUEUED)
+		engine_abandon(engine, job);
+	pthread_mutex_unlock(&engine->mutex);
+	return job ? 0 : -ESTALE;
+}
+
+int obmm_ticket_release(struct obmm_engine *engine, uint64_t ticket)
+{
+	struct engine_job *job;
+	int result = 0;
+
+	if (engine_is_inherited(engine))
+		return -EOWNERDEAD;
+	pthread_mutex_lock(&engine->mutex);
+	job = job_of(engine, ticket);
+	if (!job)
+		result = -ESTALE;
+	else if (atomic_load(&job->state) != JOB_DONE)
+		result = -EBUSY;
+	else
+		engine_give_job(engine, job);
+	pthread_mutex_unlock(&engine->mutex);
+	return result;
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gathers that ask memory for the content version before they are done. */
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "../abi/obmm_abi.h"
+#include "../copy/engine.h"
+#include "../copy/recheck.h"
+#include "test.h"
+
+enum { ROWS = 64, ROW = 64, JOBS = 8 };
+#define SECOND 1000000000ll
+
+/* A host with caches: `version` is what they hold, and UPDATE_RANGE brings `published` into it. */
+struct host {
+	struct obmm_sys sys;
+	uint64_t version;
+	uint64_t published;
+	uint64_t attached;
+	int answer;
+	atomic_int calls;
+	struct obmm_gate gate;
+	struct obmm_recheck *recheck;
+	uint8_t rows[ROWS * ROW];
+	struct obmm_table table;
+	int64_t ids[ROWS];
+	struct obmm_engine *engine;
+	struct obmm_request requests[JOBS];
+	struct obmm_outcome outcomes[JOBS];
+	uint64_t tickets[JOBS];
+	uint8_t out[JOBS][ROWS * ROW];
+};
+
+static int update_range(struct obmm_sys *sys, int fd, unsigned long request, void *arg)
+{
+	struct host *host = (struct host *)sys;
+	const struct obmm_cmd_update_range *range = arg;
+
+	CHECK_EQ(fd, 5);
+	CHECK_EQ(request, OBMM_SHMDEV_UPDATE_RANGE);
+	CHECK_EQ(range->start, 0x200000);
+	CHECK_EQ(range->end, 0x400000);
+	CHECK_EQ(range->mem_state, OBMM_SHM_MEM_READONLY);
+	CHECK_EQ(range->cache_ops, OBMM_SHM_CACHE_INVAL);
+	atomic_fetch_add(&host->calls, 1);
+	if (host->answer) {
+		errno = host->answer;
+		return -1;
+	}
+	__atomic_store_n(&host->version, host->published, __ATOMIC_RELEASE);
+	return 0;
+}
+
+static struct host *open_host(void)
+{
+	struct host *host = calloc(1, sizeof(*host));
+	struct obmm_header_place place;
+
+	REQUIRE(host);
+	REQUIRE(!obmm_guard_install());
+	host->sys.ioctl = update_range;
+	host->version = host->published = host->attached = 2;
+	place = (struct obmm_header_place){ 5, 0x200000, 0x400000, &host->version, &host->gate };
+	host->recheck = obmm_recheck_create(&host->sys, &place);
+	REQUIRE(host->recheck);
+	obmm_recheck_resume(host->recheck, 1);
+	host->table = (struct obmm_table){
+		.base = host->rows, .rows = ROWS, .row_stride = ROW, .row_bytes = ROW, .version = &host->version,
+		.cached = &host->attached
+	};
+	obmm_tuning_default(&host->table.tuning, ROW, 0);
+	REQUIRE(!obmm_engine_create(2, 0, NULL, 0, &host->engine));
+	for (int i = 0; i < ROWS; i++)
+		host->ids[i] = i;
+	for (int i = 0; i < JOBS; i++)
+		host->requests[i] = (struct obmm_request){ .table = &host->table,
+							   .ids = host->ids,
+							   .count = ROWS,
+							   .id_bytes = 8,
+							   .out = host->out[i],
+							   .out_stride = ROW,
+							   .recheck = host->recheck,
+							   .high = UINT64_MAX };
+	return host;
+}
+
+static void close_host(struct host *host)
+{
+	obmm_engine_free(host->engine);
+	obmm_recheck_free(host->recheck);
+	free(host);
+}
+
+static void submit(struct host *host, unsigned int n)
+{
+	unsigned int bad;
+
+	REQUIRE(!obmm_engine_submit(host->engine, host->requests, n, 0, host->outcomes, host->tickets, &bad));
+}
+
+TEST(gather_is_done_when_memory_has_answered_its_version)
+{
+	struct host *host = open_host();
+
+	submit(host, 1);
+	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), 0);
+	CHECK_EQ(host->outcomes[0].status, 0);
+	CHECK_EQ(host->outcomes[0].version, 2);
+	CHECK_EQ(atomic_load(&host->calls), 1);
+	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), -ESTALE);
+	CHECK_EQ(obmm_engine_in_use(host->engine), 0);
+	close_host(host);
+}
+
+TEST(publication_that_only_memory_shows_makes_the_gather_stale)
+{
+	struct host *host = open_host();
+
+	host->published = 4;
+	submit(host, 2);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[i], -1), 0);
+		CHECK_EQ(host->outcomes[i].status, -ESTALE);
+		CHECK_EQ(host->outcomes[i].version, 4);
+	}
+	close_host(host);
+}
+
+TEST(one_answer_serves_all_gathers_that_nobody_waited_for)
+{
+	struct host *host = open_host();
+
+	submit(host, JOBS);
+	for (int i = 0; i < JOBS; i++) {
+		while (obmm_ticket_wait(host->engine, host->tickets[i], 0) == -ETIMEDOUT)
+			sched_yield();
+	}
+	CHECK_EQ(atomic_load(&host->calls), 1);
+	for (int i = 0; i < JOBS; i++) {
+		CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[i], 0), 0);
+		CHECK_EQ(host->outcomes[i].status, 0);
+	}
+	close_host(host);
+}
+
+TEST(waiters_and_workers_finish_every_gather_of_many_steps)
+{
+	struct host *host = open_host();
+
+	for (int step = 0; step < 300; step++) {
+		submit(host, JOBS);
+		for (int i = 0; i < JOBS; i++) {
+			CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[i], 20 * SECOND), 0);
+			CHECK_EQ(host->outcomes[i].status, 0);
+		}
+	}
+	CHECK_EQ(obmm_engine_in_use(host->engine), 0);
+	close_host(host);
+}
+
+TEST(refused_update_range_is_the_gathers_error)
+{
+	struct host *host = open_host();
+
+	host->answer = EIO;
+	submit(host, 1);
+	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), 0);
+	CHECK_EQ(host->outcomes[0].status, -EIO);
+	close_host(host);
+}
+
+TEST(right_other_than_r_is_not_touched)
+{
+	struct host *host = open_host();
+	uint64_t version;
+
+	obmm_recheck_hold(host->recheck);
+	obmm_recheck_resume(host->recheck, 0);
+	CHECK_EQ(obmm_recheck_run(host->recheck, &version), -EPERM);
+	CHECK_EQ(atomic_load(&host->calls), 0);
+	close_host(host);
+}
+
+TEST(closed_mapping_is_not_touched)
+{
+	struct host *host = open_host();
+	uint64_t version;
+
+	CHECK_EQ(obmm_gate_shut(&host->gate, -1), 0);
+	CHECK_EQ(obmm_recheck_run(host->recheck, &version), -EBADF);
+	CHECK_EQ(atomic_load(&host->calls), 0);
+	close_host(host);
+}
+
+TEST(held_recheck_waits_and_the_waiter_keeps_its_deadline)
+{
+	struct host *host = open_host();
+
+	obmm_recheck_hold(host->recheck);
+	submit(host, 1);
+	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], 2000000), -ETIMEDOUT);
+	CHECK_EQ(obmm_ticket_release(host->engine, host->tickets[0]), -EBUSY);
+	CHECK_EQ(atomic_load(&host->calls), 0);
+	obmm_recheck_resume(host->recheck, 1);
+	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), 0);
+	CHECK_EQ(host->outcomes[0].status, 0);
+	close_host(host);
+}
+
+TEST(stopping_leaves_no_gather_unfinished)
+{
+	for (int round = 0; round < 50; round++) {
+		struct host *host = open_host();
+
+		submit(host, JOBS);
+		CHECK_EQ(obmm_engine_stop(host->engine, -1), 0);
+		for (int i = 0; i < JOBS; i++) {
+			CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[i], 0), 0);
+			CHECK(host->outcomes[i].status == 0 || host->outcomes[i].status == -ECANCELED);
+		}
+		close_host(host);
+	}
+}
