@@ -553,6 +553,17 @@ class Mapping:
                 raise OwnershipError(errno.EPERM, f"{self} may have unwritten lines in its header: publish first")
             self._update(low, end, self._rights.weakest(low, end), CacheOp.INVAL)
 
+    def watch_header(self) -> Any:
+        """``struct obmm_recheck *``, for gathers: `drop_cached_header` and a load of the content version, without Python.
+
+        The mapping must start at the region's start.
+        """
+        with self._lock:
+            self._check_open()
+            end = self._low + self.granularity
+            readonly = self._rights.weakest(self._low, end) is self._rights.strongest(self._low, end) is _READ
+            return self._span.watch_header(end, RegionHeader.CONTENT_VERSION_OFFSET, readonly)
+
     def write_header_page(self, page: bytes) -> None:
         """Replace the region's header; the mapping must start at the region's start and have the right W."""
         try:

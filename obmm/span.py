@@ -18,6 +18,7 @@ from obmm import guard
 from obmm._native import ffi, lib
 from obmm.abi import CacheOp, MemAccess
 from obmm.driver import Driver, new_held
+from obmm.errors import ObmmError
 
 _identities = itertools.count(1)
 _FAULT = ffi.typeof("struct obmm_fault *")
@@ -64,6 +65,8 @@ class Span:
         self.low, self.high, self.nc = low, high, nc
         self._driver = driver
         self.gate = ffi.new("struct obmm_gate *")
+        self._recheck: Any = None
+        self._header_end, self._header_readonly = low, False
         self._held = new_held()
         self._finalizer = weakref.finalize(self, driver.release, self._held)
         self._finalizer.atexit = False
@@ -130,7 +133,37 @@ class Span:
     def update_range(self, low: int, high: int, access: MemAccess, op: CacheOp) -> None:
         """UPDATE_RANGE over region bytes [low, high)."""
         start = self.base + low - self.low
-        self._driver.update_range(self._fd, start, start + high - low, access, op)
+        if low >= self._header_end:
+            self._driver.update_range(self._fd, start, start + high - low, access, op)
+            return
+        before, self._header_readonly = self._header_readonly, False  # if interrupted, nobody knows
+        try:
+            lib.obmm_recheck_hold(self._recheck)
+            self._driver.update_range(self._fd, start, start + high - low, access, op)
+            self._header_readonly = access is MemAccess.READONLY
+        except ObmmError:
+            self._header_readonly = before
+            raise
+        finally:
+            lib.obmm_recheck_resume(self._recheck, self._header_readonly)
+
+    def watch_header(self, end: int, version: int, readonly: bool) -> Any:
+        """``struct obmm_recheck *``: how native threads ask memory for the word at region offset `version`.
+
+        It lies in the first granule, which ends at `end` and whose right is R if `readonly`.
+        """
+        if self._recheck is None:
+            place = ffi.new("struct obmm_header_place *")
+            place.fd, place.start, place.end = self._fd, self.base, self.base + end - self.low
+            place.version = ffi.cast("uint64_t *", self.base + version - self.low)
+            place.gate = self.gate
+            recheck = lib.obmm_recheck_create(self._driver.sys, place)
+            if not recheck:
+                raise MemoryError
+            self._recheck = ffi.gc(recheck, lib.obmm_recheck_free)
+            self._header_end, self._header_readonly = end, readonly
+            lib.obmm_recheck_resume(self._recheck, readonly)
+        return self._recheck
 
     # --- closing -----------------------------------------------------------------------------------------------------
 

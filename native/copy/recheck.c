@@ -58,7 +58,7 @@ static int drop_and_load(const struct obmm_recheck *recheck, uint64_t *version)
 {
 	const struct obmm_header_place *place = &recheck->place;
 	int result = obmm_rw_set_ownership(recheck->sys, place->fd, place->start, place->end,
-					   OBMM_SHM_MEM_READONLY, OBMM_SHM_CACHE_INVAL);
+					   OBMM_SHM_MEM_NORMAL | OBMM_SHM_MEM_READONLY, OBMM_SHM_CACHE_INVAL);
 
 	return result ? result : obmm_load(place->version, sizeof(*version), version, NULL);
 }

@@ -41,7 +41,7 @@ static int update_range(struct obmm_sys *sys, int fd, unsigned long request, voi
 	CHECK_EQ(request, OBMM_SHMDEV_UPDATE_RANGE);
 	CHECK_EQ(range->start, 0x200000);
 	CHECK_EQ(range->end, 0x400000);
-	CHECK_EQ(range->mem_state, OBMM_SHM_MEM_READONLY);
+	CHECK_EQ(range->mem_state, OBMM_SHM_MEM_NORMAL | OBMM_SHM_MEM_READONLY);
 	CHECK_EQ(range->cache_ops, OBMM_SHM_CACHE_INVAL);
 	atomic_fetch_add(&host->calls, 1);
 	if (host->answer) {

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +44,8 @@ class Flight:
     blocked: float = 0.0
     rows: Rows | None = None
     error: ObmmError | None = None
-    companions: Sequence[Flight] = ()
-    """The flights that were submitted with this one."""
-    rechecked: bool = False
-    """Whether the owner had not published again when this gather had ended."""
+    gathered: bool = False
+    """Whether its ticket brought all rows."""
 
     def take_ids(self, ids: NDArray[Any]) -> None:
         """Copy the ids and clear the padding, before the window opens."""
@@ -70,7 +67,6 @@ class Flight:
 
     def let_go(self) -> None:
         """The step is over: free the slot, or leave it to a gather that nobody waits for."""
-        self.companions = ()  # no cycle: buffers go when the last step goes
         if self.slot is None:
             return
         if self.rows is None and self.ticket is not None and not self.ticket.done():

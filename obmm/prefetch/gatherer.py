@@ -41,7 +41,7 @@ class Gatherer:
         recheck: bool,
     ) -> None:
         self._store = store
-        self._rechecks = recheck and store.path == "cacheable"
+        self._recheck = recheck
         self._path = store.path
         self._replica = replica
         self._policy = policy
@@ -64,19 +64,17 @@ class Gatherer:
             for flight, _ in going:
                 flight.error = as_obmm_error(error)
             return
-        companions = [flight for flight, _ in going]
-        for flight, ticket in zip(companions, tickets, strict=True):
+        for (flight, _), ticket in zip(going, tickets, strict=True):
             flight.ticket = ticket
             flight.submitted = now
-            flight.companions = companions
-            flight.rechecked = False
 
     def account(self, flight: Flight) -> None:
         """Count a consumed flight, when nobody waits any more."""
         metrics, layer = self._metrics, flight.layer
         metrics.blocked.observe(str(layer.layer_id), value=flight.blocked)
-        if not flight.gather:
+        if not flight.gathered or flight.ticket is None:
             return
+        flight.gather = flight.ticket.seconds
         labels = str(layer.table), self._path
         metrics.rows.add(*labels, by=flight.rows_read)
         metrics.unique.observe(labels[0], value=flight.rows_read / (flight.n_tokens * layer.columns))
@@ -92,7 +90,9 @@ class Gatherer:
             if len(self._steps) == _PREPARED:
                 del self._steps[next(iter(self._steps))]
             requests = [flight.request(slot) for flight, slot in going]
-            found = self._store.prepare_many(requests, invalid=self._invalid, faulty=self._faulty)
+            found = self._store.prepare_many(
+                requests, invalid=self._invalid, faulty=self._faulty, recheck=self._recheck
+            )
             self._steps[key] = found
         return found
 
@@ -143,33 +143,16 @@ class Gatherer:
             return late(flight.layer.table, flight.limit)
         lost = None
         try:
-            rows = ticket.result()
+            flight.rows_read = ticket.result()
         except Exception as error:
             lost = as_obmm_error(error)
             if getattr(lost, "failed_rows", None) is None:
                 return lost
-        try:
-            self._recheck(flight)
-        except Exception as error:
-            return as_obmm_error(error)
-        if ticket.generation not in (0, flight.generation):
-            return changed(flight.layer.table, flight.generation, ticket.generation)
-        if lost is not None:
-            return lost
-        flight.gather = ticket.seconds
-        flight.rows_read = rows
-        return None
-
-    def _recheck(self, flight: Flight) -> None:
-        """A cacheable import shows no new publication by itself: ask memory, once for all gathers that have ended."""
-        if not self._rechecks or flight.rechecked:
-            return
-        ended = [each for each in flight.companions if each.ticket is not None and each.ticket.done()]
-        now = self._store.check_generation()
-        if now != flight.generation:
-            raise changed(flight.layer.table, flight.generation, now)
-        for each in ended:
-            each.rechecked = True
+        generation = ticket.generation
+        if generation != flight.generation and generation:
+            return changed(flight.layer.table, flight.generation, generation)
+        flight.gathered = lost is None
+        return lost
 
     def _again(self, flight: Flight, error: ObmmError) -> ObmmError | None:
         """One more try with what is left of the deadline."""
@@ -227,8 +210,14 @@ class Gatherer:
     ) -> Rows:
         if flight.slot is None:
             return self._deliver_zeros(flight, status, failed, stream)
-        buffer, flight.slot = flight.buffers.deliver(flight.slot, flight.padded, stream)
-        return Rows(buffer, flight.n_tokens, status, failed)
+        buffer, slot = flight.buffers.deliver(flight.slot, flight.padded, stream)
+        flight.slot = slot
+        if failed is not None:
+            return Rows(buffer, flight.n_tokens, status, failed)
+        rows = slot.delivered
+        if rows is None or rows.buffer is not buffer or rows.n_tokens != flight.n_tokens or rows.status is not status:
+            rows = slot.delivered = Rows(buffer, flight.n_tokens, status)
+        return rows
 
     def _deliver_zeros(self, flight: Flight, status: RowsStatus, failed: NDArray[np.bool_] | None, stream: Any) -> Rows:
         if flight.slot is not None and not flight.slot.abandoned:

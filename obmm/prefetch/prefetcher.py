@@ -70,8 +70,9 @@ class EngramPrefetcher:
     `staging`: "pinned" (the device's pinned memory, or plain pages without a device), or a function that makes a writable
     buffer of so many bytes, for staging in shared memory.
     `replica`: a source on this node for the policy "local".
-    `recheck`: on a cacheable import, `consume` asks memory whether the owner has published again before it calls rows OK
-    (one UPDATE_RANGE for all gathers of the step that have ended).  Without it the owner must revoke before it publishes.
+    `recheck`: on a cacheable import, memory is asked whether the owner has published again before rows are called OK
+    (by the gathering threads: one UPDATE_RANGE for all that they have read).  Without it the owner must revoke before it
+    publishes.
 
     A remote fault never raises in `consume`: a raise in the middle of a forward leaves the other ranks of a collective
     waiting for ever.  It gives complete bytes and a status; `drain` raises.
@@ -262,13 +263,15 @@ class EngramPrefetcher:
         """
         began = time.perf_counter()
         self._check_alive()
-        buffers = self._buffers_of(layer)
         if not self._steps:
+            buffers = self._buffers_of(layer)
             buffer, slot = buffers.deliver_zeros(self._max_tokens, stream)
             if slot is not None:
                 buffers.release(slot)
             return Rows(buffer, 0, RowsStatus.EMPTY)
-        flight = self._steps[0].flights[layer]
+        flight = self._steps[0].flights.get(layer)
+        if flight is None:
+            raise self._no_layer(layer)
         if flight.rows is None:
             flight.rows = self._gatherer.rows(flight, stream)
             flight.blocked = time.perf_counter() - began
@@ -376,7 +379,10 @@ class EngramPrefetcher:
         try:
             return self._buffers[layer]
         except KeyError:
-            raise refused(f"layer {layer}", f"use one of {sorted(self._buffers)}", "13.4") from None
+            raise self._no_layer(layer) from None
+
+    def _no_layer(self, layer: int) -> ObmmError:
+        return refused(f"layer {layer}", f"use one of {sorted(self._buffers)}", "13.4")
 
     def _split(self, ids: Any, n_tokens: int) -> list[NDArray[Any]]:
         """The ids of each layer, their shapes and types checked."""

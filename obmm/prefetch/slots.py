@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from obmm.prefetch.device import DeviceCopy
 from obmm.prefetch.failures import refused
+from obmm.prefetch.rows import Rows
 from obmm.prefetch.source import Ticket
 
 Allocate = Callable[[int], Any]
@@ -34,7 +35,7 @@ def anonymous_memory(nbytes: int) -> Any:
 class Slot:
     """Staging for one layer of one step: the ids, and the bytes that they gather."""
 
-    __slots__ = ("abandoned", "event", "held", "ids", "pending", "rows")
+    __slots__ = ("_front", "abandoned", "delivered", "event", "held", "ids", "pending", "rows")
 
     def __init__(self, max_tokens: int, columns: int, row_bytes: int, allocate: Allocate) -> None:
         nbytes = max_tokens * columns * row_bytes
@@ -49,6 +50,15 @@ class Slot:
         self.abandoned = False
         self.pending: Ticket | None = None
         self.event: Any = None
+        self.delivered: Rows | None = None
+        """What it was consumed as the last time: the next step of that size is the same object."""
+        self._front: tuple[int, NDArray[np.uint8]] = (max_tokens, self.rows)
+
+    def front(self, tokens: int) -> NDArray[np.uint8]:
+        """The rows of the first tokens; the same object while their number stays."""
+        if self._front[0] != tokens:
+            self._front = tokens, self.rows[:tokens]
+        return self._front[1]
 
     @property
     def free(self) -> bool:
@@ -153,7 +163,7 @@ class LayerBuffers:
             np.copyto(home.rows[:padded], slot.rows[:padded])
             slot.held, home.held = False, True
             slot = home
-        return slot.rows[:padded], slot
+        return slot.front(padded), slot
 
     def stage(self, slot: Slot, padded: int) -> None:
         """Start the copy to the device, once."""

@@ -96,19 +96,17 @@ class RowSource(Protocol):
         *,
         invalid: Invalid = "error",
         faulty: Faulty = "error",
+        recheck: bool = False,
     ) -> Prepared:
         """Gathers ``(table, ids, out)``; `ids` and `out` are read and written by reference.
 
-        `faulty` "zero": go on past rows that cannot be read, see `Ticket.result`.
+        `faulty` "zero": go on past rows that cannot be read, see `Ticket.result`.  `recheck`: a gather is done when memory
+        itself, not a cache of it, has confirmed the content version; stale otherwise.
         """
         ...
 
     def generation(self) -> int:
         """The content version (sequence lock): even while the content is stable."""
-        ...
-
-    def check_generation(self) -> int:
-        """The same from memory itself, not from caches: raises unless gathers that have ended are of it."""
         ...
 
     def healthy(self) -> bool:

@@ -45,6 +45,7 @@ class LocalMemory:
         self.has_header = header
         self.version_address = self.base + RegionHeader.CONTENT_VERSION_OFFSET if header else 0
         self.cached_version = ffi.NULL
+        self.recheck = ffi.NULL
         self._slot: int | None = guard.register(self.base, self.high, next(_identities))
         guard.verify()
 

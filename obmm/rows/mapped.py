@@ -52,6 +52,7 @@ class MappedMemory:
         # hosts do not snoop each other (driver specification 16); the owner's host does snoop its own CPUs
         self._incoherent = self.has_header and not self.nc and isinstance(first.region, ImportedRegion)
         self.cached_version = ffi.new("uint64_t *") if self._incoherent else ffi.NULL
+        self.recheck = first.watch_header() if self._incoherent else ffi.NULL
 
     @classmethod
     def side_by_side(cls, regions: Sequence[Region], access: Access, cache: Cache | None) -> MappedMemory:

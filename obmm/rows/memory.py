@@ -26,6 +26,8 @@ class RowMemory(Protocol):
     cached_version: Any
     """``uint64_t *``: the publication that this host's caches may hold rows of (0: not known yet); NULL where caches are
     coherent with the owner's."""
+    recheck: Any
+    """``struct obmm_recheck *``: how native threads ask memory for the version; NULL where caches are coherent."""
 
     @property
     def gates(self) -> list[Any]:

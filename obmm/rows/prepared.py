@@ -47,13 +47,14 @@ class PreparedStep:
     At most one submission at a time: its tickets must be done before the next.
     """
 
-    __slots__ = ("_engine", "_memory", "_requests", "_sizes")
+    __slots__ = ("_engine", "_memory", "_requests", "_resized", "_sizes")
 
     def __init__(self, engine: GatherEngine, memory: RowMemory, requests: Requests) -> None:
         self._engine = engine
         self._memory = memory
         self._requests = requests
         self._sizes = [request.count for request in requests.array]
+        self._resized = False  # whether the last submission had other counts
 
     def submit(self, counts: Sequence[int] | None = None, threads: int = 0) -> list[Ticket]:
         """Start all of them in one native call -> a ticket for each.  The ids are read anew.
@@ -61,8 +62,13 @@ class PreparedStep:
         `counts`: how many ids from the front each gather has this time; default: all that were prepared.
         """
         self._memory.check()
-        for request, count, size in zip(self._requests.array, counts or self._sizes, self._sizes, strict=True):
+        if counts is not None or self._resized:
+            self._set_counts(self._sizes if counts is None else counts)
+            self._resized = counts is not None
+        return submit(self._engine, self._requests, threads)
+
+    def _set_counts(self, counts: Sequence[int]) -> None:
+        for request, count, size in zip(self._requests.array, counts, self._sizes, strict=True):
             if not 0 <= count <= size:
                 raise refused(f"{count} of {size} prepared ids", "prepare for the largest step")
             request.count = count
-        return submit(self._engine, self._requests, threads)

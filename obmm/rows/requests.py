@@ -38,7 +38,7 @@ _ID_BYTES = {np.dtype(np.int32): 4, _INT64: 8}
 class Requests:
     """Gathers ``(table, ids, out)`` with everything that must live while they run."""
 
-    __slots__ = ("_bound", "_failed", "_kept", "_stats", "array", "count", "outcomes")
+    __slots__ = ("_bound", "_failed", "_kept", "_stats", "array", "count", "each", "outcomes")
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Requests:
         id_space: IdSpace,
         invalid: Invalid,
         faulty: Faulty = "error",
+        recheck: bool = False,
     ) -> None:
         if id_space not in _SPACES or invalid not in _INVALID or faulty not in _FAULTY:
             raise refused(
@@ -66,6 +67,9 @@ class Requests:
             self._add(self.array[i], bound, ids, out, local, how)
             if faulty == "zero":
                 self._map_failures(self.array[i])
+            if recheck:
+                self.array[i].recheck = bound.memory.recheck
+        self.each = [self.outcomes[i] for i in range(self.count)]
 
     def spec(self, index: int) -> TableSpec:
         """The table of one of them."""
@@ -110,7 +114,7 @@ class Requests:
 
     def finish(self, index: int = 0) -> int:
         """The rows read, or raise what went wrong."""
-        outcome = self.outcomes[index]
+        outcome = self.each[index]
         if outcome.status:
             raise self.failure(index)
         if self._stats is not None:
@@ -123,6 +127,9 @@ class Requests:
         status = outcome.status
         if status == -errno.EFAULT:
             memory.check()  # a right that was given up says more than its fault
+        if status == -errno.EPERM:
+            memory.check()
+            memory.reread_header()  # says which right keeps native threads from it
         if status == -errno.ERANGE:
             limit = spec.n_rows
             request = self.array[index]

@@ -181,10 +181,15 @@ class RowStore:
         id_space: IdSpace = "flat",
         invalid: Invalid = "error",
         faulty: Faulty = "error",
+        recheck: bool = False,
     ) -> PreparedStep:
-        """The same `submit_many` again and again, for the buffers of a step that do not move."""
+        """The same `submit_many` again and again, for the buffers of a step that do not move.
+
+        `recheck`: on a cacheable import a gather is done when `check_generation` has confirmed it, in the background: one
+        UPDATE_RANGE for all that were read by then.  StaleHandleError from its ticket if the owner has published.
+        """
         bound = [(self._table(table), ids, out) for table, ids, out in gathers]
-        return PreparedStep(self._engine, self._memory, Requests(bound, None, id_space, invalid, faulty))
+        return PreparedStep(self._engine, self._memory, Requests(bound, None, id_space, invalid, faulty, recheck))
 
     def submit(
         self,

@@ -13,6 +13,7 @@ from obmm.rows.engine import GatherEngine
 from obmm.rows.errors import late, refused
 from obmm.rows.requests import Requests
 
+_collect = lib.obmm_ticket_collect
 _SLICE = 0.1  # seconds between two looks at Python's signal handlers
 
 
@@ -30,7 +31,7 @@ class Ticket:
 
     def done(self) -> bool:
         """Whether the gather has ended; never blocks."""
-        return not self._open or self._wait(0)
+        return not self._open or self._collect(0)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds (None: for ever); False when the gather is still running.
@@ -40,10 +41,10 @@ class Ticket:
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._open:
             left = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())
-            if self._wait(max(int(left * 1e9), 0)):
+            if self._collect(max(int(left * 1e9), 0)):
                 break
             if deadline is not None and time.monotonic() >= deadline:
-                return self._wait(0)
+                return self._collect(0)
         return True
 
     def result(self, timeout: float | None = None) -> int:
@@ -52,34 +53,33 @@ class Ticket:
         RemoteMemoryError: a load faulted.  StaleHandleError: published meanwhile.  GatherDeadlineError: `timeout`
         passed, the gather still runs.  ClosedError: the memory was closed, or the gather abandoned.
         """
-        if not self.wait(timeout):
+        if self._open and not self.wait(timeout):
             raise late(self._requests.spec(self._index).table_id, timeout or 0.0)
         return self._requests.finish(self._index)
 
     @property
     def generation(self) -> int:
         """The content version that the rows are of, once done; 0 for tables without a region header."""
-        return int(self._requests.outcomes[self._index].version)
+        return int(self._requests.each[self._index].version)
 
     @property
     def seconds(self) -> float:
         """From submission to the end, once done."""
-        return float(self._requests.outcomes[self._index].nanoseconds) * 1e-9
+        return float(self._requests.each[self._index].nanoseconds) * 1e-9
 
     def abandon(self) -> None:
         """Nobody will ask for the result.  The gather ends at its next chunk; `out` may be written until `done`."""
         if self._open:
             lib.obmm_ticket_abandon(self._engine.pointer, self._number)
 
-    def _wait(self, nanoseconds: int) -> bool:
-        pointer = self._engine.pointer
-        result = lib.obmm_ticket_wait(pointer, self._number, nanoseconds)
-        if result == -errno.ETIMEDOUT:
-            return False
-        if result == -errno.EOWNERDEAD:
-            raise ClosedError.of(self, "belongs to the parent process")
+    def _collect(self, nanoseconds: int) -> bool:
+        result = _collect(self._engine.pointer, self._number, nanoseconds)
+        if result:
+            if result == -errno.ETIMEDOUT:
+                return False
+            if result == -errno.EOWNERDEAD:
+                raise ClosedError.of(self, "belongs to the parent process")
         self._open = False
-        lib.obmm_ticket_release(pointer, self._number)
         return True
 
     def __del__(self) -> None:

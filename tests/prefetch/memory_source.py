@@ -43,8 +43,9 @@ def fault() -> RemoteMemoryError:
 
 
 class MemoryTicket:
-    def __init__(self, work: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, work: Callable[[], tuple[int, int]], content: Callable[[], int] = lambda: 0) -> None:
         self._work = work
+        self._content = content
         self._event = threading.Event()
         self._result: int | BaseException = 0
         self.generation = 0
@@ -57,6 +58,8 @@ class MemoryTicket:
             self._result, self.generation = self._work()
         except Exception as error:
             self._result = error
+            if getattr(error, "failed_rows", None) is not None:  # the other rows came, and are of a publication
+                self.generation = self._content()
         self.seconds = time.monotonic() - self._began
         self._event.set()
 
@@ -121,12 +124,14 @@ class MemorySource:
         while (ticket := self._queue.get()) is not None:
             ticket.run()
 
-    def prepare_many(self, requests: Sequence[Any], *, invalid: str = "error", faulty: str = "error") -> MemoryStep:
+    def prepare_many(
+        self, requests: Sequence[Any], *, invalid: str = "error", faulty: str = "error", recheck: bool = False
+    ) -> MemoryStep:
         self.asked_for.add(faulty)
         return MemoryStep(self, requests, invalid)
 
     def submit_many(self, requests: Sequence[Any], invalid: str) -> list[MemoryTicket]:
-        tickets = [MemoryTicket(lambda r=request: self._gather(*r, invalid)) for request in requests]
+        tickets = [MemoryTicket(lambda r=request: self._gather(*r, invalid), self.generation) for request in requests]
         for ticket in tickets:
             self._queue.put(ticket)
         return tickets
@@ -150,8 +155,6 @@ class MemorySource:
 
     def generation(self) -> int:
         return self.content
-
-    check_generation = generation
 
     def healthy(self) -> bool:
         return self.alive
