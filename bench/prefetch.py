@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What prefetching hides: a step of 12 layers x 128 rows of 1,364 bytes, 200 us of compute before each layer.
 
-    python -m obmm.bench.prefetch [--device emulator] [--json FILE]
+    python -m obmm.bench.prefetch [--layers N] [--rows N] [--compute-us N] [--device emulator] [--json FILE]
 
 Three arms take turns within one run, over the same store: *prefetch* starts all layers before the first one computes; *in
 the layer* gathers each layer when it is consumed; *not rechecked* is the first without the look at memory that a cacheable
@@ -29,7 +29,7 @@ import obmm
 from obmm.prefetch import Deadlines, EngramPrefetcher, PrefetchLayer, RowsStatus
 from obmm.rows import Manifest, RowStore, TableSpec
 
-LAYERS, ROWS, ROW_BYTES = 12, 128, 1364
+ROW_BYTES = 1364
 ARMS = ("prefetch", "in the layer", "not rechecked")
 
 
@@ -68,16 +68,17 @@ def compute(seconds: float) -> None:
 
 
 def run_step(prefetcher: EngramPrefetcher, ids: NDArray[np.int64], arm: str, between: float) -> dict[str, Any]:
-    """One step; times in seconds."""
+    """One step of ids ``[rows, layers, 1]``; times in seconds."""
+    n_rows, n_layers, _ = ids.shape
     clock = time.perf_counter
     began = clock()
-    prefetcher.begin(ids, ROWS)
+    prefetcher.begin(ids, n_rows)
     begun = clock()
     if arm != "in the layer":
         prefetcher.start()
     started = clock()
     blocked, rows = [], []
-    for layer in range(LAYERS):
+    for layer in range(n_layers):
         compute(between)
         at = clock()
         rows.append(prefetcher.consume(layer))
@@ -97,26 +98,29 @@ def run_step(prefetcher: EngramPrefetcher, ids: NDArray[np.int64], arm: str, bet
         "step_blocked": sum(blocked),
         "step": ended - began,
         "drain": drained - draining,
+        "gather": list(report.gather.values()),
     }
 
 
-def measure(store: RowStore, rows: int, steps: int, between: float) -> list[dict[str, Any]]:
+def measure(
+    store: RowStore, table_rows: int, n_layers: int, n_rows: int, steps: int, between: float
+) -> list[dict[str, Any]]:
     """One record per arm: percentiles in microseconds."""
     random = np.random.default_rng(7)
-    layers = [PrefetchLayer(layer, "t", 1) for layer in range(LAYERS)]
+    layers = [PrefetchLayer(layer, "t", 1) for layer in range(n_layers)]
     taken: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
     with ExitStack() as undo:
         prefetchers = {
             arm: undo.enter_context(
                 EngramPrefetcher(
-                    store, layers, ROWS, depth=1, deadlines=Deadlines(decode=10), recheck=arm != "not rechecked"
+                    store, layers, n_rows, depth=1, deadlines=Deadlines(decode=10), recheck=arm != "not rechecked"
                 )
             )
             for arm in ARMS
         }
         for number in range(steps + 10):
             for arm in ARMS:
-                ids = random.integers(0, rows, (ROWS, LAYERS, 1))
+                ids = random.integers(0, table_rows, (n_rows, n_layers, 1))
                 timed = run_step(prefetchers[arm], ids, arm, between)
                 if number >= 10:
                     taken[arm].append(timed)
@@ -125,17 +129,18 @@ def measure(store: RowStore, rows: int, steps: int, between: float) -> list[dict
         record: dict[str, Any] = {"arm": arm, "steps": len(all_steps)}
         for what in ("begin", "start", "step_blocked", "step", "drain"):
             record[f"{what}_us"] = percentiles([step[what] for step in all_steps])
-        record["blocked_us"] = percentiles([blocked for step in all_steps for blocked in step["blocked"]])
+        for what in ("blocked", "gather"):
+            record[f"{what}_us"] = percentiles([layer for step in all_steps for layer in step[what]])
         records.append(record)
     return records
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    return {f"p{q:g}": float(np.percentile(seconds, q)) * 1e6 for q in (50, 90, 99)}
+    return {f"p{q:g}": float(np.percentile(seconds, q)) * 1e6 for q in (50, 90, 99, 99.9)}
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    columns = ("begin", "start", "blocked", "step_blocked", "drain")
+    columns = ("begin", "start", "gather", "blocked", "step_blocked", "drain")
     lines = [f"{'us, p50 / p99':<14}" + "".join(f"{name.replace('_', ' '):>20}" for name in columns)]
     for record in records:
         cells = "".join(f"{record[f'{name}_us']['p50']:>12.1f}{record[f'{name}_us']['p99']:>8.1f}" for name in columns)
@@ -148,20 +153,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m obmm.bench.prefetch", description=__doc__.splitlines()[0])
     parser.add_argument("--device", help="an OBMM device that exports and imports (default: two emulated nodes)")
     parser.add_argument("--table-mib", type=int, default=1024)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--rows", type=int, default=128, help="per layer")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--compute-us", type=float, default=200.0)
     parser.add_argument("--json", type=Path, help="write the records there")
     options = parser.parse_args(arguments)
     with ExitStack() as undo:
         store, rows = open_store(undo, options.device, options.table_mib)
-        records = measure(store, rows, options.steps, options.compute_us * 1e-6)
+        records = measure(store, rows, options.layers, options.rows, options.steps, options.compute_us * 1e-6)
         header = {
             "benchmark": "prefetch",
             "version": 1,
             "backend": store.backend,
             "path": store.path,
-            "layers": LAYERS,
-            "rows_per_layer": ROWS,
+            "layers": options.layers,
+            "rows_per_layer": options.rows,
             "row_bytes": ROW_BYTES,
             "table_mib": options.table_mib,
             "compute_us": options.compute_us,
@@ -169,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "machine": platform.machine(),
         }
     print(
-        f"{LAYERS} x {ROWS} rows of {ROW_BYTES} B, table {options.table_mib} MiB, {header['path']} on {header['backend']}"
+        f"{options.layers} x {options.rows} rows of {ROW_BYTES} B, table {options.table_mib} MiB, {header['path']} on {header['backend']}"
     )
     print(header["plan"])
     print(table(records))
