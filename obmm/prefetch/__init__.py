@@ -15,7 +15,9 @@ from obmm.prefetch.policy import Policy
 from obmm.prefetch.prefetcher import Deadlines, EngramPrefetcher
 from obmm.prefetch.publication import engram_model, engram_tables
 from obmm.prefetch.rows import Rows, RowsStatus, StepReport
+from obmm.prefetch.shared_staging import SharedStaging
 from obmm.prefetch.source import RowSource, Ticket
+from obmm.prefetch.staging_follower import StagingFollower
 from obmm.prefetch.token_map import build_token_map
 from obmm.rows import GatherDeadlineError
 
@@ -40,6 +42,8 @@ __all__ = [
     "RowSource",
     "Rows",
     "RowsStatus",
+    "SharedStaging",
+    "StagingFollower",
     "StepReport",
     "Ticket",
     "build_token_map",

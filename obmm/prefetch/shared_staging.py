@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One reader per node gathers, every rank copies: the reader's side (Engram specification 7.4)."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from obmm.errors import ClosedError, MappingBusyError
+from obmm.prefetch.flight import PrefetchLayer
+from obmm.prefetch.plan import refused
+from obmm.prefetch.rows import Rows, RowsStatus
+from obmm.prefetch.source import RowSource
+from obmm.prefetch.staging_layout import (
+    CLOSED,
+    NOWHERE,
+    READY,
+    RETIRED,
+    SLOT_ALIGNMENT,
+    STATUSES,
+    Fields,
+    StagingLayout,
+    StagingWords,
+    pack_fields,
+    staged,
+)
+
+_NUMBER = {status: place for place, status in enumerate(STATUSES)}
+_ALL_ZERO = (RowsStatus.FAILED, RowsStatus.EMPTY)
+
+
+class SharedStaging:
+    """Staging memory of an `EngramPrefetcher` that other processes of the node read, with a ready flag per layer and step.
+
+    The reader, on the thread of its prefetcher::
+
+        staging = SharedStaging(store, layers, max_tokens)
+        prefetcher = EngramPrefetcher(store, layers, max_tokens, staging=staging.allocate)
+        ...  # hand staging.fileno() to the other ranks: StagingFollower(fd)
+        prefetcher.begin(ids, n_tokens, step=step); prefetcher.start()
+        staging.publish(layer, step, prefetcher.consume(layer))  # for each layer
+        staging.retire(step); prefetcher.drain()  # in this order; the same before cancel()
+
+    `depth`: the prefetcher's; as many steps may be published and not retired.
+
+    The reader waits for nobody.  A follower copies, and looks again afterwards whether the step was retired meanwhile: a
+    slow one loses the step and knows it, one that was killed costs nothing.  Ranks of one model do not lose steps, as the
+    collectives of the layers keep them together.
+
+    The prefetcher has no device: every rank copies to its own.
+    """
+
+    def __init__(self, store: RowSource, layers: Sequence[PrefetchLayer], max_tokens: int, depth: int = 2) -> None:
+        if not layers or max_tokens < 1 or depth < 1:
+            raise refused(f"{len(layers)} layers, max_tokens={max_tokens}, depth={depth}", "at least 1 each", "7.4")
+        self._layout = StagingLayout(staged(store.tables, layers), max_tokens, depth, os.getpid())
+        self._place_of = {layer.layer_id: place for place, layer in enumerate(layers)}
+        self._end = self._layout.nbytes
+        self._fd = os.memfd_create("obmm-staging", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self._fd, self._end)
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # no follower can take pages away
+            self._head = mmap.mmap(self._fd, self._end)
+            # A description of this process alone: its lock goes when the process does, and with no other descriptor.
+            self._life = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        fcntl.flock(self._life, fcntl.LOCK_EX)
+        _alive.add(self)
+        self._layout.pack_into(self._head)
+        self._words = StagingWords(self._head, writable=True)
+        self._slots: list[tuple[int, int, int]] = []  # (address, bytes, place in the memory)
+        self._memory: list[mmap.mmap] = []
+        self._closed = False
+
+    def allocate(self, nbytes: int) -> memoryview:
+        """Zeroed pages at the end of the memory: the prefetcher's ``staging=``."""
+        self._check_alive()
+        size = max(-(-nbytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT, SLOT_ALIGNMENT)
+        os.ftruncate(self._fd, self._end + size)
+        memory = mmap.mmap(self._fd, size, offset=self._end)
+        self._memory.append(memory)
+        self._slots.append((np.frombuffer(memory, np.uint8).ctypes.data, nbytes, self._end))
+        self._end += size
+        return memoryview(memory)[:nbytes]
+
+    def publish(self, layer: int, step: int, rows: Rows) -> None:
+        """Tell the followers that the rows of a layer are there, or what became of them.
+
+        `step`: a number that all ranks know, growing; `rows`: what `consume` gave.  ObmmArgumentError for a step that is
+        retired, rows in other memory than `allocate`'s, or `depth` steps that are not retired.
+        """
+        self._check_alive()
+        place = self._layer(layer)
+        layout, words = self._layout, self._words
+        flag = layout.flag(place, step)
+        if words.load(flag + READY) or step < words.load(flag + RETIRED) or step < 0:
+            raise refused(
+                f"publish(layer {layer}, step {step}) while step {words.load(flag + READY) - 1} is published and "
+                f"{words.load(flag + RETIRED) - 1} was retired last",
+                f"retire() every step, number steps without a gap; the depth is {layout.ring}",
+                "7.4",
+            )
+        padded = len(rows.buffer)
+        failed = rows.failed_tokens
+        nowhere = rows.status in _ALL_ZERO or not rows.n_tokens or (failed is not None and bool(failed.all()))
+        if failed is not None:
+            mask = layout.mask(place, step)
+            self._head[mask : mask + rows.n_tokens] = failed.tobytes()
+        where = NOWHERE if nowhere else self._where(rows.buffer)
+        fields = Fields(where, rows.n_tokens, padded, _NUMBER[rows.status], int(failed is not None))
+        pack_fields(self._head, flag, fields)
+        words.store(flag + READY, step + 1)
+        words.ring(layout.bell(place))
+
+    def retire(self, step: int) -> None:
+        """Nothing of a step is valid any more: call it before `drain` or `cancel`, which free its slots."""
+        self._check_alive()
+        for place in range(len(self._layout.layers)):
+            flag = self._layout.flag(place, step)
+            if self._words.load(flag + READY) not in (0, step + 1):
+                raise refused(f"retire({step}), which is not published", "number steps without a gap", "7.4")
+            self._words.store(flag + READY, 0)
+            self._words.store(flag + RETIRED, max(step + 1, self._words.load(flag + RETIRED)))
+            self._words.ring(self._layout.bell(place))
+
+    def fileno(self) -> int:
+        """The descriptor of the memory, close-on-exec: hand it over with `socket.send_fds`, ``pass_fds`` or a fork."""
+        self._check_alive()
+        return self._fd
+
+    def close(self) -> None:
+        """Followers learn that nothing more comes; the memory goes when the prefetcher's buffers do.  Idempotent.
+
+        MappingBusyError while a step is published and not retired.
+        """
+        if self._closed or os.getpid() != self._layout.reader:
+            return
+        layout, words = self._layout, self._words
+        places = range(len(layout.layers))
+        if any(words.load(layout.flag(place, step) + READY) for place in places for step in range(layout.ring)):
+            raise MappingBusyError(errno.EBUSY, "PREFETCH: a step is published; fix: retire() it", operation="PREFETCH")
+        self._closed = True
+        words.store(CLOSED, 1)
+        for place in places:
+            words.ring(layout.bell(place))
+        self._memory.clear()
+        self._slots.clear()
+        self._let_go()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._let_go()
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<SharedStaging closed>"
+        return f"<SharedStaging {len(self._layout.layers)} layers, {self._end >> 20} MiB>"
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        if self._closed:
+            raise ClosedError.of("SharedStaging")
+        if os.getpid() != self._layout.reader:
+            raise ClosedError.of("SharedStaging", "belongs to the parent process; use StagingFollower here")
+
+    def _let_go(self) -> None:
+        for fd in (self._fd, self._life):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._life = -1
+
+    def _layer(self, layer: int) -> int:
+        try:
+            return self._place_of[layer]
+        except KeyError:
+            raise refused(f"layer {layer}", f"use one of {sorted(self._place_of)}", "7.4") from None
+
+    def _where(self, buffer: Any) -> int:
+        """The place in the memory of an array in one of the slots."""
+        if isinstance(buffer, np.ndarray):
+            at = buffer.ctypes.data
+            for address, size, place in self._slots:
+                if address <= at and at + buffer.nbytes <= address + size:
+                    return place + at - address
+        raise refused(
+            f"rows in memory of their own ({type(buffer).__name__})",
+            "make the prefetcher with staging=this.allocate and without a device",
+            "7.4",
+        )
+
+
+_alive: weakref.WeakSet[SharedStaging] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """A child that outlives the reader must not look like it."""
+    for staging in tuple(_alive):
+        staging._let_go()
+
+
+os.register_at_fork(after_in_child=_forked)
