@@ -78,6 +78,11 @@ class SharedStaging:
         _alive.add(self)
         self._layout.pack_into(self._head)
         self._words = StagingWords(self._head, writable=True)
+        # what the flags say, which only this side writes: the step that each shows (-1: none), and its last one
+        self._shown = [[-1] * depth for _ in layers]
+        self._over = [[-1] * depth for _ in layers]
+        self._last: list[tuple[Any, int]] = [(None, NOWHERE)] * len(layers)
+        """The buffer that was published last, and its place: as a rule the next one is the same object."""
         self._slots: list[tuple[int, int, int]] = []  # (address, bytes, place in the memory)
         self._memory: list[mmap.mmap] = []
         self._closed = False
@@ -102,35 +107,45 @@ class SharedStaging:
         self._check_alive()
         place = self._layer(layer)
         layout, words = self._layout, self._words
-        flag = layout.flag(place, step)
-        if words.load(flag + READY) or step < words.load(flag + RETIRED) or step < 0:
+        index = step % layout.ring
+        if self._shown[place][index] >= 0 or step <= self._over[place][index]:
             raise refused(
-                f"publish(layer {layer}, step {step}) while step {words.load(flag + READY) - 1} is published and "
-                f"{words.load(flag + RETIRED) - 1} was retired last",
-                f"retire() every step, number steps without a gap; the depth is {layout.ring}",
+                f"publish(layer {layer}, step {step}) while step {self._shown[place][index]} is published and "
+                f"{self._over[place][index]} was retired last",
+                f"retire() every step, number steps from 0 without a gap; the depth is {layout.ring}",
                 "7.4",
             )
+        flag = layout.flag(place, step)
         padded = len(rows.buffer)
         failed = rows.failed_tokens
         nowhere = rows.status in _ALL_ZERO or not rows.n_tokens or (failed is not None and bool(failed.all()))
         if failed is not None:
             mask = layout.mask(place, step)
             self._head[mask : mask + rows.n_tokens] = failed.tobytes()
-        where = NOWHERE if nowhere else self._where(rows.buffer)
+        if nowhere:
+            where = NOWHERE
+        elif rows.buffer is self._last[place][0]:
+            where = self._last[place][1]
+        else:
+            where = self._where(rows.buffer)
+            self._last[place] = rows.buffer, where
         fields = Fields(where, rows.n_tokens, padded, _NUMBER[rows.status], int(failed is not None))
         pack_fields(self._head, flag, fields)
+        self._shown[place][index] = step
         words.store(flag + READY, step + 1)
         words.ring(layout.bell(place))
 
     def retire(self, step: int) -> None:
         """Nothing of a step is valid any more: call it before `drain` or `cancel`, which free its slots."""
         self._check_alive()
-        for place in range(len(self._layout.layers)):
+        index = step % self._layout.ring
+        if any(shown[index] not in (-1, step) for shown in self._shown):
+            raise refused(f"retire({step}), which is not published", "number steps from 0 without a gap", "7.4")
+        for place, (shown, over) in enumerate(zip(self._shown, self._over, strict=True)):
             flag = self._layout.flag(place, step)
-            if self._words.load(flag + READY) not in (0, step + 1):
-                raise refused(f"retire({step}), which is not published", "number steps without a gap", "7.4")
+            shown[index], over[index] = -1, max(step, over[index])
             self._words.store(flag + READY, 0)
-            self._words.store(flag + RETIRED, max(step + 1, self._words.load(flag + RETIRED)))
+            self._words.store(flag + RETIRED, over[index] + 1)
             self._words.ring(self._layout.bell(place))
 
     def fileno(self) -> int:
@@ -145,16 +160,15 @@ class SharedStaging:
         """
         if self._closed or os.getpid() != self._layout.reader:
             return
-        layout, words = self._layout, self._words
-        places = range(len(layout.layers))
-        if any(words.load(layout.flag(place, step) + READY) for place in places for step in range(layout.ring)):
+        if any(step >= 0 for shown in self._shown for step in shown):
             raise MappingBusyError(errno.EBUSY, "PREFETCH: a step is published; fix: retire() it", operation="PREFETCH")
         self._closed = True
-        words.store(CLOSED, 1)
-        for place in places:
-            words.ring(layout.bell(place))
+        self._words.store(CLOSED, 1)
+        for place in range(len(self._layout.layers)):
+            self._words.ring(self._layout.bell(place))
         self._memory.clear()
         self._slots.clear()
+        self._last.clear()
         self._let_go()
 
     def __enter__(self) -> Self:

@@ -122,6 +122,7 @@ class StagingWords:
         self._kept = ffi.from_buffer("char[]", memory, require_writable=writable)
         self._base = ffi.cast("char *", self._kept)
         self._value = ffi.new("uint64_t *")
+        self._bells: dict[int, Any] = {}
 
     def load(self, at: int) -> int:
         """What is read afterwards is at least as new as this word."""
@@ -143,14 +144,20 @@ class StagingWords:
         lib.obmm_fence_store()
 
     def count(self, bell: int) -> int:
-        return int(lib.obmm_bell_count(ffi.cast("uint32_t *", self._base + bell)))
+        return int(lib.obmm_bell_count(self._bell(bell)))
 
     def ring(self, bell: int) -> None:
-        lib.obmm_bell_ring(ffi.cast("uint32_t *", self._base + bell))
+        lib.obmm_bell_ring(self._bell(bell))
 
     def await_ring(self, bell: int, count: int, seconds: float) -> None:
         """Until the bell is rung, at most so long; may return early."""
-        lib.obmm_bell_wait(ffi.cast("uint32_t *", self._base + bell), count, int(seconds * 1e9))
+        lib.obmm_bell_wait(self._bell(bell), count, int(seconds * 1e9))
+
+    def _bell(self, at: int) -> Any:
+        found = self._bells.get(at)
+        if found is None:
+            found = self._bells[at] = ffi.cast("uint32_t *", self._base + at)
+        return found
 
 
 READY, RETIRED, FIELDS, CLOSED = 0, 8, 16, _CLOSED_AT
