@@ -137,6 +137,11 @@ struct obmm_outcome {
 	 */
 	int32_t status;
 	int32_t threads;
+	/*
+	 * Of a submitted gather: version + 1 once it has ended with status 0,
+	 * else 0.  Stored last, with release: who reads it needs no call.
+	 */
+	uint64_t ready;
 };
 
 /* Room for one address-ordered tile; one per thread at work. */

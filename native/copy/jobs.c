@@ -114,6 +114,7 @@ struct engine_job *engine_take_job(struct obmm_engine *engine, const struct obmm
 	atomic_store(&job->version, 0);
 	atomic_store(&job->state, JOB_QUEUED);
 	outcome->status = -EINPROGRESS;
+	outcome->ready = 0;
 	return job;
 }
 
@@ -147,6 +148,8 @@ static void write_outcome(struct engine_job *job)
 static void finish(struct engine_job *job)
 {
 	obmm_gather_finish(job->request, job->outcome);
+	if (!job->outcome->status)
+		__atomic_store_n(&job->outcome->ready, job->outcome->version + 1, __ATOMIC_RELEASE);
 	atomic_store_explicit(&job->state, JOB_DONE, memory_order_release);
 	pthread_cond_broadcast(&job->ended);
 }

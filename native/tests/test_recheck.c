@@ -107,6 +107,7 @@ TEST(gather_is_done_when_memory_has_answered_its_version)
 	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), 0);
 	CHECK_EQ(host->outcomes[0].status, 0);
 	CHECK_EQ(host->outcomes[0].version, 2);
+	CHECK_EQ(host->outcomes[0].ready, 3);
 	CHECK_EQ(atomic_load(&host->calls), 1);
 	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), -ESTALE);
 	CHECK_EQ(obmm_engine_in_use(host->engine), 0);
@@ -122,6 +123,7 @@ TEST(publication_that_only_memory_shows_makes_the_gather_stale)
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[i], -1), 0);
 		CHECK_EQ(host->outcomes[i].status, -ESTALE);
+		CHECK_EQ(host->outcomes[i].ready, 0);
 		CHECK_EQ(host->outcomes[i].version, 4);
 	}
 	close_host(host);

@@ -43,6 +43,10 @@ class Flight:
     rows_read: int = 0
     blocked: float = 0.0
     rows: Rows | None = None
+    promised: Rows | None = None
+    """What `rows` will be if the gather ends well and nothing is left to do then."""
+    settled: bool = True
+    """False while its end was seen and not yet accounted for."""
     error: ObmmError | None = None
     gathered: bool = False
     """Whether its ticket brought all rows."""

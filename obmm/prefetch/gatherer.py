@@ -64,9 +64,11 @@ class Gatherer:
             for flight, _ in going:
                 flight.error = as_obmm_error(error)
             return
-        for (flight, _), ticket in zip(going, tickets, strict=True):
+        for (flight, slot), ticket in zip(going, tickets, strict=True):
             flight.ticket = ticket
             flight.submitted = now
+            if slot is flight.buffers.front_slot:
+                flight.promised = self._delivered(flight, slot, slot.front(flight.padded))
 
     def account(self, flight: Flight) -> None:
         """Count a consumed flight, when nobody waits any more."""
@@ -95,6 +97,13 @@ class Gatherer:
             )
             self._steps[key] = found
         return found
+
+    def settle(self, flights: Iterable[Flight]) -> None:
+        """Account for gathers whose end was seen in passing."""
+        for flight in flights:
+            if not flight.settled:
+                flight.settled = True
+                self._gathered(flight)
 
     def rows(self, flight: Flight, stream: Any) -> Rows:
         """The bytes of a flight; never raises for what the peer did."""
@@ -212,11 +221,14 @@ class Gatherer:
             return self._deliver_zeros(flight, status, failed, stream)
         buffer, slot = flight.buffers.deliver(flight.slot, flight.padded, stream)
         flight.slot = slot
-        if failed is not None:
-            return Rows(buffer, flight.n_tokens, status, failed)
+        if status is RowsStatus.OK:
+            return self._delivered(flight, slot, buffer)
+        return Rows(buffer, flight.n_tokens, status, failed)
+
+    def _delivered(self, flight: Flight, slot: Slot, buffer: Any) -> Rows:
         rows = slot.delivered
-        if rows is None or rows.buffer is not buffer or rows.n_tokens != flight.n_tokens or rows.status is not status:
-            rows = slot.delivered = Rows(buffer, flight.n_tokens, status)
+        if rows is None or rows.buffer is not buffer or rows.n_tokens != flight.n_tokens:
+            rows = slot.delivered = Rows(buffer, flight.n_tokens, RowsStatus.OK)
         return rows
 
     def _deliver_zeros(self, flight: Flight, status: RowsStatus, failed: NDArray[np.bool_] | None, stream: Any) -> Rows:

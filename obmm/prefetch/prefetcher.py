@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm import forks
 from obmm.errors import ClosedError, MappingBusyError, ObmmError, StaleHandleError
 from obmm.prefetch.breaker import CircuitBreaker
 from obmm.prefetch.device import DeviceCopy
@@ -32,6 +33,7 @@ from obmm.prefetch.source import Invalid, RowSource
 
 Phase = Literal["decode", "prefill", "verify"]
 
+_clock = time.perf_counter
 _ID_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
@@ -120,7 +122,9 @@ class EngramPrefetcher:
         self._deadlines = deadlines or Deadlines()
         self._steps: deque[_Step] = deque()
         self._begun = 0
+        self._oldest: dict[int, Flight] = {}  # of the step that is consumed
         self._owner = os.getpid()
+        self._forks = forks.count
         self._closed = False
         self.metrics = PrefetchMetrics()
         pinned: Allocate = anonymous_memory if device is None else device.allocate_pinned
@@ -246,6 +250,7 @@ class EngramPrefetcher:
         number = self._begun if step is None else step
         self._begun += 1
         self._steps.append(_Step(number, phase, n_tokens, generation, flights))
+        self._oldest = self._steps[0].flights
 
     def start(self) -> None:
         """Queue the gathers of all layers, first layer first, in one call; returns at once."""
@@ -261,21 +266,25 @@ class EngramPrefetcher:
 
         `stream`: with a device, the stream that will read the rows.  Never raises for a remote fault.
         """
-        began = time.perf_counter()
-        self._check_alive()
-        if not self._steps:
-            buffers = self._buffers_of(layer)
-            buffer, slot = buffers.deliver_zeros(self._max_tokens, stream)
-            if slot is not None:
-                buffers.release(slot)
-            return Rows(buffer, 0, RowsStatus.EMPTY)
-        flight = self._steps[0].flights.get(layer)
+        began = _clock()
+        if self._closed or self._forks != forks.count:
+            self._check_alive()
+        flight = self._oldest.get(layer)
         if flight is None:
-            raise self._no_layer(layer)
-        if flight.rows is None:
-            flight.rows = self._gatherer.rows(flight, stream)
-            flight.blocked = time.perf_counter() - began
-        return flight.rows
+            return self._nothing(layer, stream)
+        rows = flight.rows
+        if rows is not None:
+            return rows
+        # Rows that are there are what a step waits for if anything: what can be counted later is.
+        ticket, rows = flight.ticket, flight.promised
+        if rows is not None and ticket is not None and ticket.ready(flight.generation):
+            flight.settled = False
+        else:
+            self._gatherer.settle(self._oldest.values())
+            rows = self._gatherer.rows(flight, stream)
+        flight.rows = rows
+        flight.blocked = _clock() - began
+        return rows
 
     def poll(self, layer: int) -> bool:
         """Whether `consume` of this layer would not wait; if so, its copy to the device is on its way."""
@@ -295,6 +304,7 @@ class EngramPrefetcher:
         self._check_alive()
         if self._steps:
             step = self._steps.pop()
+            self._oldest = self._steps[0].flights if self._steps else {}
             self._finish(step, reason)
             self.metrics.steps.add(step.phase, "cancelled")
 
@@ -308,6 +318,7 @@ class EngramPrefetcher:
         if not self._steps:
             return None
         step = self._steps.popleft()
+        self._oldest = self._steps[0].flights if self._steps else {}
         unused = self._finish(step, "not consumed")
         flights = step.flights.values()
         error = next((flight.error for flight in flights if flight.error is not None), None)
@@ -381,6 +392,16 @@ class EngramPrefetcher:
         except KeyError:
             raise self._no_layer(layer) from None
 
+    def _nothing(self, layer: int, stream: Any) -> Rows:
+        """Zeros for a profiling or warm-up forward."""
+        buffers = self._buffers_of(layer)
+        if self._steps:
+            raise self._no_layer(layer)
+        buffer, slot = buffers.deliver_zeros(self._max_tokens, stream)
+        if slot is not None:
+            buffers.release(slot)
+        return Rows(buffer, 0, RowsStatus.EMPTY)
+
     def _no_layer(self, layer: int) -> ObmmError:
         return refused(f"layer {layer}", f"use one of {sorted(self._buffers)}", "13.4")
 
@@ -450,6 +471,7 @@ class EngramPrefetcher:
         )
         if unused:
             self.metrics.unused.add(reason, by=len(unused))
+        self._gatherer.settle(step.flights.values())
         for flight in step.flights.values():
             if flight.rows is not None:
                 self._gatherer.account(flight)

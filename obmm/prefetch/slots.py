@@ -99,6 +99,11 @@ class LayerBuffers:
         return self._on_device if self._home is None else self._home.rows
 
     @property
+    def front_slot(self) -> Slot | None:
+        """The slot that is consumed where it was gathered; None with a device, whose copies it needs."""
+        return self._home
+
+    @property
     def in_use(self) -> int:
         return sum(slot.held for slot in self._slots)
 

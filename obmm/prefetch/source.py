@@ -35,6 +35,10 @@ class Ticket(Protocol):
         """Whether the gather has returned; never blocks."""
         ...
 
+    def ready(self, version: int) -> bool:
+        """Whether it is done and `result` will bring rows of this content version; never blocks, cheaper than both."""
+        ...
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds; False when the gather is still running."""
         ...

@@ -31,6 +31,8 @@ _BYTES = ffi.typeof("uint8_t[]")
 _SPACES = ("flat", "local")
 _FAULTY = ("error", "zero")
 _INVALID = {"error": lib.OBMM_INVALID_ERROR, "zero": lib.OBMM_INVALID_ZERO}
+_OUTCOME_WORDS: int = ffi.sizeof("struct obmm_outcome") // 8
+_READY_WORD: int = ffi.offsetof("struct obmm_outcome", "ready") // 8
 _INT64 = np.dtype(np.int64)
 _ID_BYTES = {np.dtype(np.int32): 4, _INT64: 8}
 
@@ -38,7 +40,7 @@ _ID_BYTES = {np.dtype(np.int32): 4, _INT64: 8}
 class Requests:
     """Gathers ``(table, ids, out)`` with everything that must live while they run."""
 
-    __slots__ = ("_bound", "_failed", "_kept", "_stats", "array", "count", "each", "outcomes")
+    __slots__ = ("_bound", "_failed", "_kept", "_stats", "array", "count", "each", "outcomes", "words")
 
     def __init__(
         self,
@@ -70,6 +72,12 @@ class Requests:
             if recheck:
                 self.array[i].recheck = bound.memory.recheck
         self.each = [self.outcomes[i] for i in range(self.count)]
+        self.words = memoryview(ffi.buffer(self.outcomes)).cast("B").cast("Q")
+
+    @staticmethod
+    def ready_at(index: int) -> int:
+        """Where in `words` an outcome's ``ready`` lies."""
+        return index * _OUTCOME_WORDS + _READY_WORD
 
     def spec(self, index: int) -> TableSpec:
         """The table of one of them."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import platform
 import time
 
 from obmm import guard
@@ -14,13 +15,15 @@ from obmm.rows.errors import late, refused
 from obmm.rows.requests import Requests
 
 _collect = lib.obmm_ticket_collect
+# whether a CPU makes loads in the order of the program, so that who saw the end sees the rows
+_LOADS_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 _SLICE = 0.1  # seconds between two looks at Python's signal handlers
 
 
 class Ticket:
     """One submitted gather.  It keeps ids, output and tables alive until the gather has come back, abandoned or not."""
 
-    __slots__ = ("_engine", "_index", "_number", "_open", "_requests")
+    __slots__ = ("_engine", "_index", "_number", "_open", "_ready_at", "_requests", "_words")
 
     def __init__(self, engine: GatherEngine, number: int, requests: Requests, index: int) -> None:
         self._engine = engine
@@ -28,10 +31,24 @@ class Ticket:
         self._requests = requests
         self._index = index
         self._open = True
+        self._words = requests.words
+        self._ready_at = requests.ready_at(index)
 
     def done(self) -> bool:
         """Whether the gather has ended; never blocks."""
         return not self._open or self._collect(0)
+
+    def ready(self, version: int) -> bool:
+        """Whether it has ended well, with rows of this content version (or of memory that carries none).
+
+        One load: no call, no lock, and no other Python thread is let in.
+        """
+        found = self._words[self._ready_at]
+        if found != version + 1 and found != 1:
+            return False
+        if not _LOADS_IN_ORDER:
+            lib.obmm_fence_load()
+        return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds (None: for ever); False when the gather is still running.

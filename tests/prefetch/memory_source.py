@@ -66,6 +66,9 @@ class MemoryTicket:
     def done(self) -> bool:
         return self._event.is_set()
 
+    def ready(self, version: int) -> bool:
+        return self._event.is_set() and not isinstance(self._result, BaseException) and self.generation == version
+
     def wait(self, timeout: float | None = None) -> bool:
         return self._event.wait(timeout)
 

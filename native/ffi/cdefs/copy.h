@@ -113,6 +113,7 @@ struct obmm_outcome {
 	struct obmm_fault fault;
 	int32_t status;
 	int32_t threads;
+	uint64_t ready;
 };
 void obmm_tuning_default(struct obmm_tuning *tuning, uint32_t row_bytes, uint32_t flags);
 struct obmm_scratch;
