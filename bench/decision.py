@@ -14,8 +14,8 @@ from obmm.bench.results import Document, duration
 BUDGETS_NS = (56_000.0, 784_000.0, 1_275_000.0)
 """One layer of a fast step, fourteen of them, one layer of a slow step (Engram specification 9.2)."""
 GATHERS = ("row", "batch", "row-size", "tables")
-REACH = {"hardware": 0, "network": 1, "local": 2}
-"""Paths to another node's memory first; what serves this node alone is the yardstick."""
+REACH = ("hardware", "network")
+"""What reaches another node's memory.  What serves this node alone, and TCP without a network, are yardsticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class Verdict:
     arm: str | None
     unhidden_ns: float
     why: str
+
+    @property
+    def short(self) -> str:
+        """The answer in a few words."""
+        return self.arm or f"none{f' (+{duration(self.unhidden_ns)})' if self.unhidden_ns else ''}"
 
 
 def verdicts(document: Document, budgets: tuple[float, ...] = BUDGETS_NS) -> list[Verdict]:
@@ -57,14 +62,15 @@ def _shape(row_bytes: int, tables: int, count: int) -> str:
 def _decide(
     case: str, row_bytes: int, rows: int, budget: float, results: list[dict[str, Any]], titles: dict[str, str]
 ) -> Verdict:
-    measured = [r for r in results if r["p99"] is not None and r["kind"] in REACH]
-    reaching = [r for r in measured if r["kind"] != "local"]
-    local = min((r for r in measured if r["kind"] == "local"), key=lambda r: r["p99"], default=None)
-    excluded = sorted({titles[r["arm"]] for r in results if r["kind"] not in REACH})
+    measured = [r for r in results if r["p99"] is not None]
+    reaching = [r for r in measured if r["kind"] in REACH]
     notes = []
-    if local is not None:
-        fits = "would be hidden" if local["p99"] <= budget else f"would leave {duration(local['p99'] - budget)}"
-        notes.append(f"the table in this node's own memory {fits} ({duration(local['p99'])})")
+    for kind, what in (("local", "the table in this node's own memory"), ("loopback", "TCP without a network")):
+        best = min((r for r in measured if r["kind"] == kind), key=lambda r: r["p99"], default=None)
+        if best is not None:
+            fits = "would be hidden" if best["p99"] <= budget else f"would leave {duration(best['p99'] - budget)}"
+            notes.append(f"{what} {fits} ({duration(best['p99'])})")
+    excluded = sorted({titles[r["arm"]] for r in results if r["mark"]})
     if excluded:
         notes.append(f"no basis for a decision: {', '.join(excluded)} (not hardware)")
     if not reaching:

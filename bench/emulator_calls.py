@@ -167,7 +167,7 @@ def measure_loads(timers: Timers, sys: Any) -> dict[str, float]:
     _checked(lib.obmm_rw_map(sys, region, ffi.NULL, 0, REGION, 3, 0, mapped))
     area = mmap.mmap(-1, REGION, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
     order = np.random.default_rng(1).permutation(REGION // 64).astype(np.uint32)
-    steps = timers.ffi.from_buffer("uint32_t[]", order)
+    steps = timers.ffi.from_buffer("uint32_t[]", order.data)
     bases = {"region": timers.pointer(mapped[0]), "anonymous": timers.ffi.from_buffer(area)}
     for base in bases.values():
         timers.lib.chase_build(base, steps, len(order))

@@ -31,7 +31,7 @@ from typing import Any
 
 import obmm
 from obmm import Handle, HandleFlag, eid, emulator
-from obmm.exchange import Key, Limits, connect, serve
+from obmm.exchange import Key, LeaseEvent, Limits, connect, serve
 from obmm.exchange.link import Link
 from obmm.exchange.messages import Fetch, Grant, Mode, Renew, Renewed
 from obmm.exchange.session import ClientSession
@@ -133,6 +133,10 @@ def latency(rounds: int) -> list[dict[str, Any]]:
 
 
 # --- many clients ------------------------------------------------------------------------------------------------------
+
+
+def _release(event: LeaseEvent) -> None:
+    event.lease.release()
 
 
 class Process:
@@ -274,7 +278,7 @@ def revocation(clients: int, rounds: int) -> dict[str, Any]:
             for round_ in range(rounds):
                 server.publish("table", NoMemory(100 + round_))
                 for peer in peers:
-                    peer.fetch("table").on_change(lambda event: event.lease.release())
+                    peer.fetch("table").on_change(_release)
                 seconds, left = timed(lambda: server.revoke("table", timeout=60))
                 assert left == ()
                 taken.append(seconds)

@@ -20,6 +20,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -60,8 +61,8 @@ class Arms:
         self.out = buffer.array[: count * row_bytes].reshape(count, row_bytes)
         self._prepared = self.store.prepare("t", self.ids, self.out)
         self._source = self._ref.cast("uint8_t *", table.address)
-        self._target = self._ref.from_buffer("uint8_t[]", self.out)
-        self._numbers = self._ref.from_buffer("int64_t[]", self.ids)
+        self._target = self._ref.from_buffer("uint8_t[]", self.out.data)
+        self._numbers = self._ref.from_buffer("int64_t[]", self.ids.data)
         self._torch = torch_index_select()
         if self._torch:
             self._tensors = tuple(self._torch.from_numpy(a) for a in (self.packed, self.ids, self.out))
@@ -76,7 +77,7 @@ class Arms:
             packed, ids, out = self._tensors
             calls["index_select"] = lambda: self._torch.index_select(packed, 0, ids, out=out)
         for n in threads:
-            calls[f"gather x{n}"] = lambda n=n: self._prepared(n)
+            calls[f"gather x{n}"] = partial(self._prepared, n)
         return calls
 
     def fresh(self) -> None:

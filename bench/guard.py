@@ -42,7 +42,7 @@ def measure(rounds: int = 31) -> list[dict[str, Any]]:
         times: dict[str, list[float]] = {"plain": [], "guarded": []}
         for round_ in range(rounds):
             offsets = random.integers(0, (size - ROW) // 4, READS) * 4
-            numbers = ref.from_buffer("int64_t[]", offsets)
+            numbers = ref.from_buffer("int64_t[]", offsets.data)
             for arm in sorted(times, reverse=bool(round_ % 2)):
                 copy = guarded if arm == "guarded" else ref.NULL
                 library.ref_reads(copy, out, held, numbers, 1000, ROW)
@@ -67,14 +67,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the records there")
     parser.add_argument("--rounds", type=int, default=31)
     arguments = parser.parse_args()
-    result = {
-        "benchmark": "guard",
-        "machine": machine.describe(),
-        "row_bytes": ROW,
-        "records": measure(arguments.rounds),
-    }
+    records = measure(arguments.rounds)
+    result = {"benchmark": "guard", "machine": machine.describe(), "row_bytes": ROW, "records": records}
     print(f"{'set':>6} {'plain ns':>10} {'guarded ns':>11} {'ratio':>7}")
-    for record in result["records"]:
+    for record in records:
         print(f"{record['set']:>6} {record['plain_ns']:10.1f} {record['guarded_ns']:11.1f} {record['ratio']:7.3f}")
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1))

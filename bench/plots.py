@@ -21,28 +21,36 @@ COLOURS = {
     "sdk-pmd": "#30638e",
 }
 Row = dict[str, Any]
+NOT_DRAWN = "Stand-in arms are in no plot of the data plane: their memory is local memory, not a fabric."
+
+
+def colour(arm: str) -> str:
+    """Of an arm, in plots and bars."""
+    return COLOURS.get(arm, "#555555")
 
 
 def all_plots(document: Document) -> list[tuple[str, str]]:
-    """(title, SVG) of every plot that the results can fill."""
-    made = ((title, draw(document["results"])) for title, draw in _PLOTS)
+    """(title, SVG) of every plot that the results can fill.  Stand-ins are left out (SDK specification 16.3, B3)."""
+    rows = [r for r in document["results"] if r["kind"] != "stand-in"]
+    made = ((title, draw(rows)) for title, draw in _PLOTS)
     return [(title, svg) for title, svg in made if svg]
 
 
 def _label(r: Row) -> str:
-    return r["arm"] + (f" ({r['kind'].upper()})" if r["mark"] else "")
+    mark = f" ({r['kind'].upper()})" if r["mark"] else ""
+    return f"{r['arm']}{mark}"
 
 
 def _series(rows: Iterable[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for r in rows:
-        found.setdefault(r["arm"], []).append(r)
+        found.setdefault(_label(r), []).append(r)
     return found
 
 
 def _style(r: Row) -> dict[str, Any]:
     # what is no hardware is never a solid line
-    return {"color": COLOURS.get(r["arm"], "#555"), "linestyle": "--" if r["mark"] else "-", "label": _label(r)}
+    return {"color": colour(r["arm"]), "linestyle": "--" if r["mark"] else "-", "label": _label(r)}
 
 
 def _svg(draw: Callable[[Any], None], width: float = 7.2, height: float = 4.0) -> str:
@@ -56,7 +64,8 @@ def _svg(draw: Callable[[Any], None], width: float = 7.2, height: float = 4.0) -
     axes.set_axisbelow(True)
     draw(axes)
     out = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
+    canvas: Any = FigureCanvasSVG(figure)
+    canvas.print_svg(out, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
@@ -115,9 +124,7 @@ def _bars(rows: list[Row]) -> str:
         chosen.sort(key=lambda r: r["bytes_per_s"])
         for r in chosen:
             hatch = "///" if r["mark"] else ""
-            axes.barh(
-                _label(r), r["bytes_per_s"] / 1e9, color=COLOURS.get(r["arm"], "#555"), hatch=hatch, edgecolor="white"
-            )
+            axes.barh(_label(r), r["bytes_per_s"] / 1e9, color=colour(r["arm"]), hatch=hatch, edgecolor="white")
             axes.annotate(
                 f" {r['bytes_per_s'] / 1e9:.2f}", (r["bytes_per_s"] / 1e9, _label(r)), va="center", fontsize=9
             )

@@ -10,11 +10,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from obmm.bench import decision, plots
-from obmm.bench.results import Document, duration, size
+from obmm.bench import decision, headlines, plots
+from obmm.bench.results import Document, duration, figure, size
 
 _PAGE = Template(Path(__file__).with_name("report.html").read_text())
 _PERCENTILES = ("p50", "p90", "p99", "p99_9", "max")
+Rows = list[dict[str, Any]]
 
 
 def page(
@@ -22,46 +23,104 @@ def page(
 ) -> str:
     """The page; `drawn` is called after each document."""
     parts = []
+    if len(documents) > 1:
+        parts += [f"<section><h2>All {len(documents)} files</h2>", *_cards(headlines.across(documents)), "</section>"]
     for document, name in zip(documents, names, strict=True):
-        parts.append("\n".join(_run(document, name, budgets)))
+        parts += _run(document, name, budgets)
         drawn()
     return _PAGE.substitute(runs="\n".join(parts))
 
 
 def _run(document: Document, name: str, budgets: tuple[float, ...]) -> Iterable[str]:
-    where, harness = document["environment"], document["harness"]
+    where = document["environment"]
     yield f"<section><h2>{escape(name)}</h2>"
     yield (
         f"<p class=where>{escape(str(where['cpu']))} &middot; {where['cpus']} CPUs &middot; last-level cache "
         f"{size(where['last_level_cache'])} &middot; kernel {escape(str(where['kernel']))} &middot; backend "
         f"<b>{escape(str(where['backend']))}</b> &middot; revision {escape(str(where['git_revision']))} &middot; {document['created']}</p>"
     )
-    marked = [arm for arm in document["arms"] if arm["mark"]]
-    if marked:
-        kinds = sorted({arm["mark"] for arm in marked})
-        yield f"<p class=warn>{'<br>'.join(map(escape, kinds))}<br>Marked in every row, dashed or hatched in every plot; {escape(document['control_plane_caveat'])}.</p>"
+    marks = sorted({arm["mark"] for arm in document["arms"] if arm["mark"]})
+    if marks:
+        caveat = document["control_plane_caveat"].capitalize()
+        yield f"<p class=warn>{'<br>'.join(map(escape, marks))}<br>{escape(caveat)}.</p>"
+    yield from _tiles(document)
+    yield from _cards(document["headlines"])
+    yield "<h3>Which path serves a step</h3>"
+    yield from _decisions(document, budgets)
+    yield "<h3>In detail</h3><div class=plots>"
+    for title, svg in plots.all_plots(document):
+        yield f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
+    yield "</div>"
+    if any(r["kind"] == "stand-in" for r in document["results"]):
+        yield f"<p class=where>{escape(plots.NOT_DRAWN)}</p>"
+    yield from _missing(document)
+    yield from _arms(document)
+    yield from _tables(document)
+    yield "<details><summary>Environment</summary><table>"
+    yield from (f"<tr><th>{escape(k.replace('_', ' '))}<td>{escape(str(v))}" for k, v in where.items())
+    yield "</table></details></section>"
+
+
+def _tiles(document: Document) -> Iterable[str]:
+    harness, timer = document["harness"], document["timer"]
+    times = f", headline figures {document['repeat']} times" if document["repeat"] > 1 else ""
     yield "<div class=tiles>"
     for value, label in (
-        (size(document["preset"]["footprint"]), f"table, preset {document['preset']['name']}"),
+        (size(document["preset"]["footprint"]), f"of table, preset {document['preset']['name']}{times}"),
         (size(document["verification"]["bytes"]), "verified after timing, no byte wrong"),
-        (f"{harness['wall_s']:.0f} s", f"run, {harness['harness_share']:.0%} of it harness"),
         (
-            f"{document['timer']['python_overhead_ns']:.0f} / {document['timer']['c_overhead_ns']:.0f} ns",
+            f"{harness['wall_s']:.0f} s",
+            f"of run, {harness['harness_share']:.0%} of it harness ({harness['open_s']:.0f} s opening and filling)",
+        ),
+        (
+            f"{timer['python_overhead_ns']:.0f} / {timer['c_overhead_ns']:.0f} ns",
             "cost of the clock (Python / C), subtracted",
         ),
     ):
         yield f"<div class=tile><b>{escape(value)}</b><span>{escape(label)}</span></div>"
-    yield "</div><h3>Which path serves a step</h3>"
-    yield from _decisions(document, budgets)
-    yield "<div class=plots>"
-    for title, svg in plots.all_plots(document):
-        yield f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
     yield "</div>"
-    yield from _tables(document)
-    yield from _missing(document)
-    yield "<details><summary>Environment</summary><table>"
-    yield from (f"<tr><th>{escape(k.replace('_', ' '))}<td>{escape(str(v))}" for k, v in where.items())
-    yield "</table></details></section>"
+
+
+def _cards(figures: Rows) -> Iterable[str]:
+    """A card for each headline: a bar for each arm, from nothing to the largest, and its spread."""
+    for plane in ("data", "control"):
+        chosen = [f for f in figures if f["plane"] == plane]
+        if not chosen:
+            continue
+        yield f"<h3>Headline figures, {plane} plane</h3>"
+        if plane == "control" and any(f["caveat"] for f in chosen):
+            yield "<p class=where>The control-plane times of emulated and stand-in arms say nothing about hardware.</p>"
+        yield "<div class=cards>"
+        for title, group in itertools.groupby(chosen, key=lambda f: f["title"]):
+            yield from _card(title, list(group))
+        yield "</div>"
+
+
+def _card(title: str, figures: Rows) -> Iterable[str]:
+    # the memory of a stand-in is local memory: it is told, not drawn (SDK specification 16.3, B3)
+    drawn = [f for f in figures if f["plane"] == "control" or f["kind"] != "stand-in"]
+    largest = max((f["max"] for f in drawn), default=0) or 1
+    better = "more is better" if figures[0]["unit"] == headlines.RATE else "less is better"
+    yield f"<div class=card><h4>{escape(title)} <small>{better}</small></h4>"
+    for f in figures:
+        spread = "" if f["spread"] is None else f"<i>&plusmn;{f['spread'] / 2:.0%}</i>"
+        yield f"<div class=row><span class=arm>{escape(f['arm'])}{_mark(f)}</span>"
+        if f in drawn:
+            style = f"width:{100 * f['median'] / largest:.2f}%;--c:{plots.colour(f['arm'])}"
+            whisker = f"left:{100 * f['min'] / largest:.2f}%;width:{100 * (f['max'] - f['min']) / largest:.2f}%"
+            kind = "bar marked" if f["mark"] else "bar"
+            yield f'<span class=track><span class="{kind}" style="{style}"></span>'
+            if len(f["values"]) > 1:
+                yield f'<span class=whisker style="{whisker}"></span>'
+            yield "</span>"
+        else:
+            yield "<span class=track><small>local memory, not drawn</small></span>"
+        yield f"<span class=value>{figure(f['median'], f['unit'])}{spread}</span></div>"
+    yield "</div>"
+
+
+def _mark(row: dict[str, Any]) -> str:
+    return f" <em>{escape(row['kind'].upper())}</em>" if row["mark"] else ""
 
 
 def _decisions(document: Document, budgets: tuple[float, ...]) -> Iterable[str]:
@@ -73,38 +132,57 @@ def _decisions(document: Document, budgets: tuple[float, ...]) -> Iterable[str]:
     for (case, rows), group in itertools.groupby(verdicts, key=lambda v: (v.case, v.rows)):
         yield f"<tr><td>{escape(case)}<td class=n>{rows:,}"
         for v in group:
-            answer = (
-                f"<b>{escape(v.arm)}</b>"
-                if v.arm
-                else f"none{f' (+{duration(v.unhidden_ns)})' if v.unhidden_ns else ''}"
-            )
-            yield f"<td class={'yes' if v.arm else 'no'}><details><summary>{answer}</summary>{escape(v.why)}</details>"
+            kind = "yes" if v.arm else "no"
+            yield f"<td class={kind}><details><summary>{escape(v.short)}</summary>{escape(v.why)}</details>"
     yield "</table>"
 
 
 def _tables(document: Document) -> Iterable[str]:
     for plane in ("data", "control"):
-        rows: list[dict[str, Any]] = [r for r in document["results"] if r["plane"] == plane]
+        rows: Rows = [r for r in document["results"] if r["plane"] == plane]
         if not rows:
             continue
-        yield f"<h3>{plane.capitalize()} plane</h3>"
-        if plane == "control" and any(r["mark"] for r in rows):
+        control = plane == "control"
+        opened = " open" if control else ""
+        yield f"<details{opened}><summary><b>{plane.capitalize()} plane: all {len(rows)} figures</b></summary>"
+        if control and any(r["mark"] for r in rows):
             yield f"<p class=warn>{escape(document['control_plane_caveat'].capitalize())}.</p>"
-        yield "<table><thead><tr><th>arm<th>kind<th>workload<th>case<th>row B<th>threads<th>set<th>n<th>p50<th>p90<th>p99<th>p99.9<th>max<tbody>"
+        counted = "<th>round trips<th>system calls" if control else ""
+        yield (
+            "<table><thead><tr><th>arm<th>kind<th>workload<th>case<th>row B<th>threads<th>set<th>n<th>failed"
+            f"<th>p50<th>p90<th>p99<th>p99.9<th>max{counted}<tbody>"
+        )
         for r in rows:
             kind = f"<mark>{escape(r['kind'].upper())}</mark>" if r["mark"] else escape(r["kind"])
             cells = "".join(f"<td class=n>{duration(r[each])}" for each in _PERCENTILES)
+            if control:
+                counts = ("-" if r[each] is None else r[each] for each in ("round_trips", "system_calls"))
+                cells += "".join(f"<td class=n>{count}" for count in counts)
             yield (
                 f"<tr><td>{escape(r['arm'])}<td>{kind}<td>{escape(r['workload'])}<td>{escape(r['case'])}<td class=n>{r['row_bytes']}"
-                f"<td class=n>{r['threads']}<td>{escape(r['temperature'])}<td class=n>{r['samples']}{cells}"
+                f"<td class=n>{r['threads']}<td>{escape(r['temperature'])}<td class=n>{r['samples']}<td class=n>{r['failures']}{cells}"
             )
-        yield "</table>"
+        yield "</table></details>"
+
+
+def _arms(document: Document) -> Iterable[str]:
+    yield "<details><summary>Arms</summary><table><thead><tr><th>arm<th>what<th>backend<th>pages<th>table<th>more<tbody>"
+    for arm in document["arms"]:
+        more = "; ".join(f"{name}: {value}" for name, value in arm["facts"].items())
+        yield (
+            f"<tr><td>{escape(arm['name'])}{_mark(arm)}<td>{escape(arm['title'])}<td>{escape(arm['backend'])}"
+            f"<td>{escape(arm['pages'])}<td class=n>{size(arm['footprint'])}<td>{escape(more)}"
+        )
+    yield "</table></details>"
 
 
 def _missing(document: Document) -> Iterable[str]:
     yield "<h3>What was not measured, and why</h3><ul>"
+    reasons: dict[tuple[str, str], list[str]] = {}
     for each in document["unavailable"]:
-        yield f"<li><b>{escape(each['title'])}</b>: {escape(each['reason'])}"
+        reasons.setdefault((each["reason"], ""), []).append(each["title"])
     for each in document["skipped"]:
-        yield f"<li>{escape(each['arm'])}, {escape(each['workload'])}: {escape(each['reason'])}"
+        reasons.setdefault((each["reason"], each["workload"]), []).append(each["arm"])
+    for (reason, workload), who in reasons.items():
+        yield f"<li><b>{escape(', '.join(who))}</b>{f', {escape(workload)}' if workload else ''}: {escape(reason)}"
     yield "</ul>"

@@ -4,16 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from obmm.bench import decision
-from obmm.bench.results import Document, duration, size
+from obmm.bench import decision, headlines
+from obmm.bench.results import Document, duration, figure, size
+
+_COUNTS = ("round_trips", "system_calls")
 
 
 def text(documents: Sequence[Document], names: Sequence[str], budgets: tuple[float, ...]) -> str:
-    """All of them, one after the other."""
+    """All of them, one after the other; before them, of several, how far their headline figures spread."""
     parts = ["# Reference benchmark of obmm", ""]
+    if len(documents) > 1:
+        parts += [f"## All {len(documents)} files", "", *_headlines(headlines.across(documents))]
     for document, name in zip(documents, names, strict=True):
-        parts += [f"## {name}", "", *_facts(document), *_results(document), *_decision(document, budgets)]
+        parts += [f"## {name}", "", *_facts(document), *_headlines(document["headlines"])]
+        parts += [*_results(document), *_decision(document, budgets)]
     return "\n".join(parts) + "\n"
 
 
@@ -22,11 +28,35 @@ def _facts(document: Document) -> Iterable[str]:
     yield from (f"- {key.replace('_', ' ')}: {value}" for key, value in document["environment"].items())
     yield f"- preset: {document['preset']['name']}, table of {size(document['preset']['footprint'])}"
     yield f"- {document['verification']['bytes']} bytes verified, none wrong"
-    yield f"- {harness['wall_s']:.1f} s, of which {harness['harness_share']:.0%} in the harness (fill, draw, verify)"
-    yield from (f"- {arm['title']} ({arm['kind']}, {arm['pages']} pages): {arm['backend']}" for arm in document["arms"])
+    yield (
+        f"- {harness['wall_s']:.1f} s, of which {harness['harness_share']:.0%} in the harness "
+        f"({harness['open_s']:.1f} s opening and filling, the rest drawing, verifying and waiting)"
+    )
+    for arm in document["arms"]:
+        facts = "".join(f"; {name}: {value}" for name, value in arm["facts"].items())
+        yield f"- {arm['title']} ({arm['kind']}, {arm['pages']} pages): {arm['backend']}{facts}"
+    yield from (f"- {mark}" for mark in sorted({arm["mark"] for arm in document["arms"] if arm["mark"]}))
     yield from (f"- not run: {each['title']}: {each['reason']}" for each in document["unavailable"])
     yield from (f"- not run: {each['arm']}, {each['workload']}: {each['reason']}" for each in document["skipped"])
     yield ""
+
+
+def _headlines(figures: list[dict[str, Any]]) -> Iterable[str]:
+    for plane in ("data", "control"):
+        chosen = [f for f in figures if f["plane"] == plane]
+        if not chosen:
+            continue
+        yield from (f"### Headline figures, {plane} plane", "")
+        if any(f["caveat"] for f in chosen):
+            yield from ("Control-plane times of emulated and stand-in arms say nothing about hardware.", "")
+        yield "| figure | arm | kind | runs | median | min | max | spread |"
+        yield "| --- " * 8 + "|"
+        for f in chosen:
+            kind = f["kind"].upper() if f["mark"] else f["kind"]
+            shown = " | ".join(figure(f[each], f["unit"]) for each in ("median", "min", "max"))
+            spread = "-" if f["spread"] is None else f"{f['spread']:.1%}"
+            yield f"| {f['title']} | {f['arm']} | {kind} | {len(f['values'])} | {shown} | {spread} |"
+        yield ""
 
 
 def _results(document: Document) -> Iterable[str]:
@@ -40,14 +70,16 @@ def _results(document: Document) -> Iterable[str]:
             if plane == "control":
                 yield f"{document['control_plane_caveat'].capitalize()}."
             yield ""
-        yield "| arm | kind | workload | case | row B | threads | set | n | p50 | p90 | p99 | p99.9 | max |"
-        yield "| --- " * 13 + "|"
+        counted = " round trips | system calls |" if plane == "control" else ""
+        yield f"| arm | kind | workload | case | row B | threads | set | n | failed | p50 | p90 | p99 | p99.9 | max |{counted}"
+        yield "| --- " * (14 + 2 * bool(counted)) + "|"
         for r in rows:
             kind = r["kind"].upper() if r["mark"] else r["kind"]
             times = " | ".join(duration(r[each]) for each in ("p50", "p90", "p99", "p99_9", "max"))
+            counts = "".join(f" {'-' if r[each] is None else r[each]} |" for each in _COUNTS) if counted else ""
             yield (
                 f"| {r['arm']} | {kind} | {r['workload']} | {r['case']} | {r['row_bytes']} | {r['threads']} "
-                f"| {r['temperature']} | {r['samples']} | {times} |"
+                f"| {r['temperature']} | {r['samples']} | {r['failures']} | {times} |{counts}"
             )
         yield ""
 

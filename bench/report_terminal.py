@@ -3,44 +3,123 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from obmm.bench import decision
-from obmm.bench.results import Document, duration, size
+from obmm.bench.results import Document, duration, figure, size
 
 STYLES = {"emulated": "yellow", "stand-in": "magenta"}
 
 
-def show(document: Document, console: Console, budgets: tuple[float, ...] = decision.BUDGETS_NS) -> None:
-    """Everything of one run: where, what, what not and why, and the decision."""
-    where = document["environment"]
+def console() -> Console:
+    """Standard output; a file or a pipe gets lines of 130 columns, not of a terminal that is not there."""
+    out = Console()
+    return out if out.is_terminal else Console(width=130)
+
+
+def show(
+    document: Document,
+    console: Console,
+    budgets: tuple[float, ...] = decision.BUDGETS_NS,
+    *,
+    full: bool = False,
+) -> None:
+    """One run: where, the headline figures, what was not measured and why, the decision.  `full`: and every figure."""
+    where, harness = document["environment"], document["harness"]
     console.print(
         f"[bold]{escape(str(where['cpu']))}[/bold], {where['cpus']} CPUs, last-level cache {size(where['last_level_cache'])}, "
-        f"kernel {where['kernel']}, backend {where['backend']}, revision {where['git_revision']}, "
-        f"table {size(document['preset']['footprint'])}, {size(document['verification']['bytes'])} verified",
+        f"kernel {where['kernel']}, backend {where['backend']}, revision {where['git_revision']}",
         highlight=False,
     )
-    table = Table("arm", "kind", "workload", "case", "row", "x", "set", "n", "p50", "p90", "p99", "p99.9", "max")
-    for r in document["results"]:
-        style = STYLES.get(r["kind"])
-        table.add_row(
-            *(r["arm"], r["kind"].upper() if r["mark"] else r["kind"], r["workload"], r["case"], str(r["row_bytes"])),
-            *(str(r["threads"]), r["temperature"], str(r["samples"])),
-            *(duration(r[each]) for each in ("p50", "p90", "p99", "p99_9", "max")),
-            style=style,
-        )
-    console.print(table)
-    if any(r["mark"] for r in document["results"]):
-        console.print(
-            "[yellow]EMULATED[/yellow] and [magenta]STAND-IN[/magenta] rows: local memory of this host answers; "
-            f"they say nothing about hardware; {document['control_plane_caveat']}"
-        )
+    console.print(
+        f"preset {document['preset']['name']}, table {size(document['preset']['footprint'])}; "
+        f"{size(document['verification']['bytes'])} verified, none wrong; {harness['wall_s']:.0f} s, of which "
+        f"{harness['harness_share']:.0%} harness ({harness['open_s']:.0f} s opening and filling; the rest drawing, "
+        "verifying, waiting)",
+        highlight=False,
+    )
+    headline_tables(document["headlines"], console, f"Headline figures ({document['repeat']} x)")
+    if full:
+        for plane in ("data", "control"):
+            rows = [r for r in document["results"] if r["plane"] == plane]
+            if rows:
+                console.print(_every(rows, plane))
+    for mark in sorted({arm["mark"] for arm in document["arms"] if arm["mark"]}):
+        style = "magenta" if mark.startswith("STAND-IN") else "yellow"
+        console.print(f"[{style}]{escape(mark)}[/{style}]", highlight=False)
+    if any(r["caveat"] for r in document["results"]):
+        console.print(f"[bold]{document['control_plane_caveat']}[/bold]", highlight=False)
+    failures = sum(r["failures"] for r in document["results"])
+    if failures:
+        console.print(f"[red]{failures} operations failed[/red]: column `failed` of --full")
     for each in document["unavailable"]:
         console.print(f"not run: {each['arm']}: {escape(each['reason'])}", highlight=False)
-    for verdict in decision.verdicts(document, budgets):
-        console.print(f"[bold]{escape(verdict_line(verdict))}[/bold] {escape(verdict.why)}", highlight=False)
+    _decisions(document, console, budgets, full)
+
+
+def headline_tables(figures: list[dict[str, Any]], console: Console, title: str) -> None:
+    """A row for each arm, a column for each headline; under a figure its spread, with more than one value."""
+    for plane in ("data", "control"):
+        chosen = [f for f in figures if f["plane"] == plane]
+        names = {f["headline"]: f["title"] for f in chosen}
+        if not names:
+            continue
+        table = Table("arm", "kind", title=f"{title}: {plane} plane", title_justify="left", box=SIMPLE_HEAD)
+        for name in names:
+            table.add_column(name, justify="right")
+        for arm, kind, marked in dict.fromkeys((f["arm"], f["kind"], bool(f["mark"])) for f in chosen):
+            cells = {f["headline"]: _cell(f) for f in chosen if (f["arm"], f["kind"]) == (arm, kind)}
+            shown = (cells.get(name, "-") for name in names)
+            table.add_row(arm, kind.upper() if marked else kind, *shown, style=STYLES.get(kind))
+        console.print(table)
+        console.print("; ".join(f"[bold]{name}[/bold]: {escape(text)}" for name, text in names.items()), style="dim")
+    if any(f["spread"] is not None for f in figures):
+        console.print("median; below it (max - min) / median of the repetitions", style="dim")
+
+
+def _cell(each: dict[str, Any]) -> str:
+    shown = figure(each["median"], each["unit"])
+    return shown if each["spread"] is None else f"{shown}\n{each['spread']:.0%}"
+
+
+def _every(rows: list[dict[str, Any]], plane: str) -> Table:
+    columns = ("arm", "kind", "workload", "case", "row", "x", "set", "n", "failed", "p50", "p90", "p99", "p99.9", "max")
+    counted = ("round trips", "system calls") if plane == "control" else ()
+    table = Table(*columns, *counted, title=f"{plane.capitalize()} plane", title_justify="left")
+    for r in rows:
+        table.add_row(
+            *(r["arm"], r["kind"].upper() if r["mark"] else r["kind"], r["workload"], r["case"], str(r["row_bytes"])),
+            *(str(r["threads"]), r["temperature"], str(r["samples"]), str(r["failures"])),
+            *(duration(r[each]) for each in ("p50", "p90", "p99", "p99_9", "max")),
+            *(
+                "-" if r[each] is None else str(r[each])
+                for each in ("round_trips", "system_calls")
+                if plane == "control"
+            ),
+            style=STYLES.get(r["kind"]),
+        )
+    return table
+
+
+def _decisions(document: Document, console: Console, budgets: tuple[float, ...], full: bool) -> None:
+    verdicts = decision.verdicts(document, budgets)
+    table = Table("gather", title="Which path serves a step: un-hidden time at p99", title_justify="left")
+    for budget in budgets:
+        table.add_column(f"within {duration(budget)}")
+    for case, group in itertools.groupby(verdicts, key=lambda v: v.case):
+        table.add_row(escape(case), *(escape(v.short) for v in group))
+    console.print(table)
+    if full:
+        for verdict in verdicts:
+            console.print(f"[bold]{escape(verdict_line(verdict))}[/bold] {escape(verdict.why)}", highlight=False)
+    elif verdicts:
+        console.print(f"why, of the last: {escape(verdicts[-1].why)}; of all: --full", highlight=False)
 
 
 def verdict_line(verdict: decision.Verdict) -> str:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+FORMAT, VERSION = "obmm-bench", 2
 Document = dict[str, Any]
 SCHEMA = Path(__file__).with_name("results.schema.json")
 
@@ -22,8 +23,8 @@ def read(path: str | os.PathLike[str]) -> Document:
         document = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise NotResults(f"{path}: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != "obmm-bench" or document.get("version") != 1:
-        raise NotResults(f"{path}: no results of `obmm bench run` (format obmm-bench, version 1)")
+    if not isinstance(document, dict) or (document.get("format"), document.get("version")) != (FORMAT, VERSION):
+        raise NotResults(f"{path}: no results of `obmm bench run` (format {FORMAT}, version {VERSION})")
     return document
 
 
@@ -53,3 +54,13 @@ def size(nbytes: float) -> str:
         if nbytes >= unit_bytes:
             return f"{nbytes / unit_bytes:.3g} {unit}"
     return f"{nbytes:.0f} B"
+
+
+def rate(bytes_per_s: float) -> str:
+    """A rate in the unit that fits."""
+    return f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s >= 1e8 else f"{bytes_per_s / 1e6:.3g} MB/s"
+
+
+def figure(value: float, unit: str) -> str:
+    """A time or a rate."""
+    return rate(value) if unit == "bytes/s" else duration(value)

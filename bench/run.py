@@ -4,35 +4,36 @@
 from __future__ import annotations
 
 import datetime
-import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
-import obmm
-from obmm.bench import environment
+from obmm.bench import environment, headlines
 from obmm.bench.arms.arm import Arm, Memory, Unavailable
-from obmm.bench.arms.direct import DirectArm, Nodes
+from obmm.bench.arms.direct import DirectArm, FarNode
 from obmm.bench.arms.local import LocalArm
 from obmm.bench.arms.sdk import SdkArm
 from obmm.bench.arms.shared import SharedMemoryArm
 from obmm.bench.arms.tcp import TcpArm
+from obmm.bench.far import Far
 from obmm.bench.footprint import Footprint
 from obmm.bench.presets import Preset
+from obmm.bench.results import FORMAT, VERSION
 from obmm.bench.timing import Series, Timer
 from obmm.bench.workloads.control import AllocateCycle, ExportCycle, FetchToLoad
 from obmm.bench.workloads.loads import DependentLoads
 from obmm.bench.workloads.pingpong import FlagPingPong, OwnershipPingPong
 from obmm.bench.workloads.rows import Batches, OneRow, RowSizes, TableTokens
 from obmm.bench.workloads.sequential import SequentialRead, SequentialWrite
-from obmm.bench.workloads.workload import Case, Workload
+from obmm.bench.workloads.workload import WHOLE, Case, Workload
+from obmm.errors import ObmmError
+from obmm.sdk.standin import SENTENCE
 
-FORMAT, VERSION = "obmm-bench", 1
 MARKS = {
     "emulated": "EMULATED: local memory of this host answers; says nothing about hardware",
-    "stand-in": "STAND-IN: a local library answers; says nothing about UB hardware, the engine or the cluster",
+    "stand-in": f"STAND-IN: {SENTENCE.removeprefix('stand-in: ')}; its memory is local memory",
 }
 CONTROL_CAVEAT = "control-plane times of an emulated or stand-in arm say nothing about hardware"
 
@@ -61,34 +62,43 @@ class Watcher(Protocol):
         """What happens now, and how much of the run is done (0..1)."""
 
 
-def arms(nodes: Nodes, tcp: tuple[str, int, int] | None = None, tcp_why_not: str = "") -> tuple[Arm, ...]:
-    """All arms, in the order of the reports."""
-    direct = tuple(DirectArm(mode, nodes) for mode in MODES)
-    sdk = tuple(SdkArm(mode, nodes.importer) for mode in ("cacheable", "nc", "pmd"))
-    return (LocalArm(), SharedMemoryArm(), TcpArm(tcp, tcp_why_not), *direct, *sdk)
+def arms(device: str, far: FarNode, served: Far | None = None) -> tuple[Arm, ...]:
+    """All arms, in the order of the reports.  `device` is the measuring node; `served` is the far node of ``bench serve``."""
+    direct = tuple(DirectArm(mode, device, far) for mode in MODES)
+    sdk = tuple(SdkArm(mode, device) for mode in ("cacheable", "nc", "pmd"))
+    return (LocalArm(), SharedMemoryArm(), TcpArm(served), *direct, *sdk)
 
 
 class Run:
-    """Collects results; a verification error ends it, and then there is no document."""
+    """Collects results; a verification error ends it, and then there is no document.
 
-    def __init__(self, preset: Preset, arms: Sequence[Arm], workloads: Sequence[Workload], backend: str) -> None:
+    `repeat`: the headline figures are measured so many times, each time on arms opened anew.
+    """
+
+    def __init__(
+        self,
+        preset: Preset,
+        footprint: Footprint,
+        arms: Sequence[Arm],
+        workloads: Sequence[Workload],
+        repeat: int = 1,
+    ) -> None:
         self._preset, self._arms, self._workloads = preset, arms, workloads
-        self._backend = backend
+        self._backend, self._repeat, self._footprint = backend_of(arms), repeat, footprint
         self._timer = Timer.measure()
-        self._footprint = Footprint.choose(preset.footprint)
-        self._results: list[dict[str, Any]] = []
+        self._headlines = headlines.of(preset)
         self._skipped: list[dict[str, str]] = []
         self._opened: list[dict[str, Any]] = []
         self._unavailable: list[dict[str, str]] = []
         self._verified = 0
         self._busy_ns = 0.0
+        self._open_s = 0.0
 
     def document(self, watcher: Watcher) -> dict[str, Any]:
         """Measure everything -> the document of `results.schema.json`.  VerificationError: nothing is worth keeping."""
         began, created = time.monotonic(), datetime.datetime.now(datetime.UTC)
         where = environment.describe(self._backend)  # the load is the one before ours
-        for number, arm in enumerate(self._arms):
-            self._measure(arm, watcher, number / len(self._arms), 1 / len(self._arms))
+        runs = [self._once(watcher, number) for number in range(self._repeat)]
         watcher.step("done", 1.0)
         wall = time.monotonic() - began
         return {
@@ -96,11 +106,13 @@ class Run:
             "version": VERSION,
             "created": created.isoformat(timespec="seconds"),
             "preset": {**asdict(self._preset), "footprint": self._footprint.nbytes},
+            "repeat": self._repeat,
             "environment": where,
             "timer": {"c_overhead_ns": self._timer.c_ns, "python_overhead_ns": self._timer.python_ns},
             "harness": {
                 "wall_s": wall,
                 "measured_s": self._busy_ns / 1e9,
+                "open_s": self._open_s,
                 "harness_share": max(0.0, 1 - self._busy_ns / 1e9 / wall),
             },
             "verification": {"bytes": self._verified, "wrong": 0},
@@ -108,56 +120,83 @@ class Run:
             "arms": self._opened,
             "unavailable": self._unavailable,
             "skipped": self._skipped,
-            "results": self._results,
+            "headlines": headlines.figures(self._headlines, runs),
+            "results": runs[0],
         }
 
-    def _measure(self, arm: Arm, watcher: Watcher, start: float, share: float) -> None:
-        def preparing(done: float) -> None:
-            watcher.step(f"{arm.name}: fill", start + share * 0.2 * done)
+    def _once(self, watcher: Watcher, number: int) -> list[dict[str, Any]]:
+        """Everything the first time, then the headline cases of what was there."""
+        there = {arm["name"] for arm in self._opened}
+        arms = [arm for arm in self._arms if not number or arm.name in there]
+        rows: list[dict[str, Any]] = []
+        weights = [1.0] + [_AGAIN] * (self._repeat - 1)
+        share = weights[number] / sum(weights) / max(len(arms), 1)
+        start = sum(weights[:number]) / sum(weights)
+        for place, arm in enumerate(arms):
+            text = f"{arm.name} ({number + 1} of {self._repeat})" if self._repeat > 1 else arm.name
+            part = _Part(watcher, text, start + share * place, share)
+            self._measure(arm, part, rows, first=not number)
+        return rows
 
+    def _measure(self, arm: Arm, part: _Part, rows: list[dict[str, Any]], *, first: bool) -> None:
         with ExitStack() as stack:
+            opening = time.monotonic()
             try:
-                preparing(0)
-                memory = stack.enter_context(arm.open(self._footprint.nbytes, preparing))
+                part.step("fill", 0.0)
+                memory = stack.enter_context(
+                    arm.open(self._footprint.nbytes, lambda done: part.step("fill", _FILL * done))
+                )
             except Unavailable as reason:
                 self._unavailable.append({"arm": arm.name, "title": arm.title, "reason": str(reason)})
                 return
+            finally:
+                self._open_s += time.monotonic() - opening
             for number, workload in enumerate(self._workloads):
-                watcher.step(
-                    f"{arm.name}: {workload.title}", start + share * (0.2 + 0.8 * number / len(self._workloads))
-                )
-                self._workload(arm, memory, workload)
-            self._opened.append(
-                {
-                    "name": arm.name,
-                    "title": arm.title,
-                    "kind": arm.kind,
-                    "mark": MARKS.get(arm.kind, ""),
-                    "backend": memory.backend,
-                    "pages": memory.pages,
-                    "footprint": memory.nbytes,
-                    "plan": memory.plan,
-                }
-            )
+                part.step(workload.title, _FILL + (1 - _FILL) * number / len(self._workloads))
+                self._workload(arm, memory, workload, rows, first)
+            if first:
+                self._opened.append(self._described(arm, memory))
 
-    def _workload(self, arm: Arm, memory: Memory, workload: Workload) -> None:
+    def _described(self, arm: Arm, memory: Memory) -> dict[str, Any]:
+        return {
+            "name": arm.name,
+            "title": arm.title,
+            "kind": arm.kind,
+            "mark": MARKS.get(arm.kind, ""),
+            "backend": memory.backend,
+            "pages": memory.pages,
+            "footprint": memory.nbytes,
+            "plan": memory.plan,
+            "facts": memory.facts,
+        }
+
+    def _workload(self, arm: Arm, memory: Memory, workload: Workload, rows: list[dict[str, Any]], first: bool) -> None:
         for case in workload.cases(self._preset, memory, self._footprint):
+            if not first and not any(headline.wants(workload.name, case) for headline in self._headlines):
+                continue
             series = Series(self._timer)
             began = time.monotonic()
             try:
                 self._verified += workload.run(case, memory, self._preset, series)
-            except Unavailable as reason:
-                self._skipped.append({"arm": arm.name, "workload": workload.name, "reason": str(reason)})
+                if not series.samples:
+                    raise Unavailable(f"all of {series.failures} failed: {series.reason}")
+            except (Unavailable, ObmmError, OSError) as reason:
+                if first:
+                    self._skipped.append({"arm": arm.name, "workload": workload.name, "reason": str(reason)})
                 return
             self._busy_ns += series.busy_ns / case.threads
-            self._results.append(self._result(arm, memory, workload, case, series, time.monotonic() - began))
+            wall = time.monotonic() - began
+            for step, times in series.steps.items():
+                rows.append(
+                    self._result(arm, workload, replace(case, label=case.label.replace(WHOLE, step)), times, wall)
+                )
+            rows.append(self._result(arm, workload, case, series, wall))
 
-    def _result(
-        self, arm: Arm, memory: Memory, workload: Workload, case: Case, series: Series, wall: float
-    ) -> dict[str, Any]:
+    def _result(self, arm: Arm, workload: Workload, case: Case, series: Series, wall: float) -> dict[str, Any]:
         times = series.summary()
         p50 = float(times["p50"]) / 1e9  # type: ignore[arg-type]
         control = workload.plane == "control"
+        counts = series.counts
         return {
             "arm": arm.name,
             "kind": arm.kind,
@@ -175,19 +214,25 @@ class Run:
             **times,
             "rows_per_s": None if control or not p50 else case.rows / p50,
             "bytes_per_s": None if control or not p50 else case.nbytes / p50,
+            "round_trips": counts.round_trips if counts else None,
+            "system_calls": counts.system_calls if counts else None,
             "caveat": CONTROL_CAVEAT if control and arm.kind in MARKS else "",
             "wall_s": wall,
         }
 
 
-def nodes_for_direct(stack: ExitStack, device: str | None = None) -> Nodes:
-    """The device named here or by OBMM_DEVICE, twice (loopback), or two nodes of an emulated fabric that lives as long as
-    `stack`; the document says which it was."""
-    named = device or os.environ.get("OBMM_DEVICE")
-    if named:
-        return Nodes(named, named)
-    fabric = stack.enter_context(obmm.emulator.start(nodes=2))
-    return Nodes(fabric.device(0), fabric.device(1))
+_FILL, _AGAIN = 0.2, 0.25
+"""Of an arm's share of the progress bar: filling; of a whole run: another one of the headlines."""
+
+
+class _Part:
+    """An arm's part of a progress bar."""
+
+    def __init__(self, watcher: Watcher, name: str, start: float, share: float) -> None:
+        self._watcher, self._name, self._start, self._share = watcher, name, start, share
+
+    def step(self, text: str, done: float) -> None:
+        self._watcher.step(f"{self._name}: {text}", self._start + self._share * done)
 
 
 def backend_of(arms: Sequence[Arm]) -> str:

@@ -44,7 +44,7 @@ class AlignedPages:
         if got != self.address:
             raise OSError(ctypes.get_errno(), f"mapping {self._length} bytes failed")
         self.array: NDArray[np.uint8] = np.frombuffer(
-            (ctypes.c_uint8 * self._length).from_address(self.address), np.uint8
+            memoryview((ctypes.c_uint8 * self._length).from_address(self.address)), np.uint8
         )[:nbytes]
         if huge:
             _libc.madvise(self.address, self._length, _MADV_HUGEPAGE)
@@ -73,7 +73,8 @@ class SharedTable:
 
     @property
     def address(self) -> int:
-        return self._pages.address
+        address: int = self._pages.address
+        return address
 
     def store(self, row_bytes: int, engine: GatherEngine, *, plan: bool) -> RowStore:
         """A store with one table "t" over all of it."""

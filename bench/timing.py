@@ -4,16 +4,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm.bench.compiled import ffi, library
+from obmm.bench.compiled import library, pointer
+from obmm.errors import ObmmError
 
 QUANTILES = np.linspace(0.0, 1.0, 101)
 NEEDED = {"p50": 1, "p90": 10, "p99": 100, "p99_9": 1000}
+MOST_FAILURES = 100
+
+
+def percentiles(values: Sequence[float] | NDArray[np.float64], *quantiles: float) -> tuple[float, ...]:
+    """Of one or more values, in their unit; `quantiles` in percent.  Between two values it is interpolated."""
+    return tuple(float(each) for each in np.percentile(values, quantiles))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,7 @@ class Timer:
     @classmethod
     def measure(cls) -> Timer:
         empty = np.zeros(20_000, np.uint64)
-        library().bench_timer(len(empty), ffi.from_buffer("uint64_t[]", empty))
+        library().bench_timer(len(empty), pointer("uint64_t[]", empty))
         nothing = _nothing
         times = []
         for _ in range(20_000):
@@ -40,13 +47,40 @@ def _nothing() -> None:
     """What the Python timer's overhead is measured on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one operation needs, as counted in an untimed one."""
+
+    round_trips: int
+    system_calls: int
+
+
 class Series:
-    """Times of one case, one per operation."""
+    """Times of one case, one per operation; operations that failed are counted."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._times: list[float] = []
         self.busy_ns = 0.0
+        self.failures = 0
+        self.reason = ""
+        self.counts: Counts | None = None
+        self.steps: dict[str, Series] = {}
+
+    def step(self, name: str) -> Series:
+        """The times of one step of each operation; made when first asked for."""
+        return self.steps.setdefault(name, Series(self._timer))
+
+    @property
+    def samples(self) -> int:
+        return len(self._times)
+
+    def failed(self, reason: ObmmError) -> None:
+        """Count an operation that failed; the hundredth is raised."""
+        self.failures += 1
+        self.reason = self.reason or str(reason)
+        if self.failures >= MOST_FAILURES:
+            raise reason
 
     def loop(
         self,
@@ -58,23 +92,28 @@ class Series:
     ) -> None:
         """`draw` the indices, then time `call`, then `check`: at least 100 times if `most` allows, else for `seconds`."""
         clock = time.perf_counter_ns
-        end = time.monotonic() + seconds
         draw()
         call()  # the first one faults pages in and is no sample
         check()
+        end = time.monotonic() + seconds
         for done in range(most):
             if done >= min(NEEDED["p99"], most) and time.monotonic() > end:
                 break
             draw()
             began = clock()
-            call()
+            try:
+                call()
+            except ObmmError as error:
+                self.failed(error)
+                continue
             took = clock() - began
             check()
             self.add(took)
 
-    def add(self, ns: float, overhead: float | None = None) -> None:
+    def add(self, ns: float) -> None:
+        """One operation, timed from Python."""
         self.busy_ns += ns
-        self._times.append(max(ns - (self._timer.python_ns if overhead is None else overhead), 0.0))
+        self._times.append(max(ns - self._timer.python_ns, 0.0))
 
     def add_c(self, ns: NDArray[np.uint64], parts: int = 1) -> None:
         """Samples of C loops; `parts`: a sample is so many operations."""
@@ -84,9 +123,9 @@ class Series:
     def summary(self) -> dict[str, object]:
         """Percentiles in nanoseconds, None where there are too few samples to speak of one."""
         times = np.array(self._times)
-        shown: dict[str, object] = {"samples": len(times)}
+        shown: dict[str, object] = {"samples": len(times), "failures": self.failures}
         for name, needed in NEEDED.items():
-            quantile = float(name[1:].replace("_", ".")) / 100
-            shown[name] = float(np.quantile(times, quantile)) if len(times) >= needed else None
+            (value,) = percentiles(times, float(name[1:].replace("_", "."))) if len(times) >= needed else (None,)
+            shown[name] = value
         cdf = [round(float(v), 1) for v in np.quantile(times, QUANTILES)]
         return {**shown, "max": float(times.max()), "mean": float(times.mean()), "cdf": cdf}

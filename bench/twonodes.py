@@ -1,35 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table on one node, measured from another: ``obmm bench serve`` and ``obmm bench run HOST:PORT``."""
+"""Tables on one node, measured from another: ``obmm bench serve`` and ``obmm bench run HOST:PORT``."""
 
 from __future__ import annotations
 
-import os
+import socket
+import tempfile
 import threading
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import obmm
-from obmm.abi import DEV_PATH
 from obmm.bench import content
-from obmm.bench.arms.arm import Arm
-from obmm.bench.arms.direct import Nodes
-from obmm.bench.arms.row_server import RowServer
-from obmm.bench.footprint import Footprint
-from obmm.bench.presets import Preset
-from obmm.bench.run import Watcher, arms
+from obmm.bench.arms.row_server import Partner, RowServer
+from obmm.bench.compiled import ffi, library
+from obmm.bench.far import Far
+from obmm.bench.footprint import GRANULE
+from obmm.bench.partners import FlagEcho, HandOver
+from obmm.bench.row_protocol import bound, new_secret
+from obmm.exchange.keys import load_keys
 from obmm.exchange.net import split_address
 
-TABLE, PMD_TABLE = "bench", "bench-pmd"
+FORMAT, VERSION = "obmm-bench-table", 2
+TABLE, SMALL, OWNED, FLAGS = "bench", "bench-small", "bench-owned", "bench-flags"
+PMD = "-pmd"
+"""The same again in 2 MiB blocks; flags are only there in pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A served table of `nbytes`."""
+    """A served table of `nbytes`; `rows` is where rows are answered over TCP."""
 
     nbytes: int
     port: int
-    tcp_port: int
+    rows: tuple[str, int]
 
     def wait(self) -> None:
         """Until the process is interrupted."""
@@ -41,48 +50,87 @@ class Served:
 
 def serving(
     stack: ExitStack,
-    preset: Preset,
+    nbytes: int,
     host: str | None,
     port: int,
     device: str | None,
     how: dict[str, Any],
-    watcher: Watcher,
+    progress: Callable[[str, float], None],
 ) -> Served:
-    """Export the table in pages and in 2 MiB blocks, publish both, answer rows over TCP; `stack` ends it.
+    """Export tables in pages and in 2 MiB blocks, publish them, answer rows over TCP; `stack` ends it.
 
-    The row server authenticates nobody: it holds nothing but a known pattern.
+    The row server admits only clients that have the secret of the table's manifest, and in key mode the key as well.
     """
-    nbytes = Footprint.choose(preset.footprint).nbytes
     node = stack.enter_context(obmm.open(device))
-    regions = {}
-    for number, name in enumerate((TABLE, PMD_TABLE)):
-        pmd = name == PMD_TABLE
-        region = stack.enter_context(node.export_region(nbytes, header=False, pmd=pmd, label=name))
-        with region.map("rw") as mapping:
+    regions: dict[str, obmm.ExportedRegion] = {}
+    for number, suffix in enumerate(("", PMD)):
+        for name, size in ((TABLE, nbytes), (SMALL, GRANULE), (OWNED, GRANULE)):
 
-            def show(share: float, number: int = number, name: str = name) -> None:
-                watcher.step(f"fill {name}", (number + share) / 2)
+            def show(share: float, name: str = name + suffix, number: int = number) -> None:
+                progress(f"fill {name}", (number + share) / 2)
 
-            content.fill(nbytes, mapping.write, show)
-        regions[name] = region
-    view = stack.enter_context(regions[TABLE].map("r"))
-    rows = RowServer(view.as_numpy(), host or ("127.0.0.1" if how.get("plain") else "0.0.0.0"))
+            regions[name + suffix] = _filled(stack, node, name + suffix, size, suffix == PMD, show)
+    # never mapped cacheable: the driver would then refuse it non-cacheable
+    regions[FLAGS] = stack.enter_context(node.export_region(GRANULE, header=False, label=FLAGS))
+
+    @contextmanager
+    def table() -> Iterator[NDArray[np.uint8]]:
+        mapping = regions[TABLE].map("r")
+        try:
+            library().bench_touch(ffi.cast("uint8_t *", mapping.address), mapping.nbytes)
+            yield mapping.as_numpy()
+        finally:
+            mapping.close(force=True)
+
+    partners: dict[bytes, Partner] = {
+        b"flag": FlagEcho(regions[FLAGS]),
+        b"hand": HandOver(regions[FLAGS], regions[OWNED]),
+        b"hpmd": HandOver(regions[FLAGS], regions[OWNED + PMD]),
+    }
+    secret = new_secret()
+    keys = load_keys(how["key"], 2) if how.get("key") else (None,)
+    rows = RowServer(table, tuple(bound(secret, key) for key in keys), rows_host(host, how), partners)
     stack.callback(rows.close)
-    manifest = {"format": "obmm-bench-table", "version": 1, "nbytes": nbytes, "tcp_port": rows.port}
+    manifest = {
+        "format": FORMAT,
+        "version": VERSION,
+        "nbytes": nbytes,
+        "rows_port": rows.port,
+        "secret": secret.hex(),
+    }
     published = {name: (region, manifest) for name, region in regions.items()}
-    server = stack.enter_context(obmm.serve(published, host=host, port=port, **how))
-    return Served(nbytes, server.port, rows.port)
+    journal = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="obmm-bench-"))) / "leases.journal"
+    server = obmm.serve(published, host=host, port=port, journal=journal, **how)
+    stack.callback(server.close, timeout=5.0, force=True)
+    return Served(nbytes, server.port, (rows.address, rows.port))
 
 
-def connected(stack: ExitStack, address: str, device: str | None, how: dict[str, Any]) -> tuple[tuple[Arm, ...], int]:
-    """(arms, bytes of the table) with the OBMM and TCP arms reaching the table served at `address`."""
-    if isinstance(how.get("key"), list):
-        how = {**how, "key": how["key"][0]}
+def rows_host(host: str | None, how: dict[str, Any]) -> str:
+    """Where the exchange listens."""
+    if host:
+        return host
+    return "127.0.0.1" if how.get("plain") else "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+
+
+def _filled(
+    stack: ExitStack, node: obmm.Device, name: str, nbytes: int, pmd: bool, progress: Callable[[float], None]
+) -> obmm.ExportedRegion:
+    region = stack.enter_context(node.export_region(nbytes, header=False, pmd=pmd, label=name))
+    with region.map("rw") as mapping:
+        content.fill(nbytes, mapping.write, progress)
+    return region
+
+
+def connected(stack: ExitStack, address: str, how: dict[str, Any]) -> Far:
+    """The node that serves tables at `address`."""
+    key = None
+    if how.get("key"):
+        key = load_keys(how["key"], 2)[0]
+        how = {**how, "key": key}
     peer = stack.enter_context(obmm.connect(address, **how))
     with peer.fetch(TABLE) as lease:
         manifest = lease.manifest
-    if manifest.get("format") != "obmm-bench-table":
-        raise obmm.ObmmArgumentError(22, f"{address} serves no benchmark table; fix: run `obmm bench serve` there")
-    local = device or os.environ.get("OBMM_DEVICE") or DEV_PATH
-    tcp = (split_address(address)[0], int(manifest["tcp_port"]), int(manifest["nbytes"]))
-    return arms(Nodes(local, local, peer), tcp), tcp[2]
+    if (manifest.get("format"), manifest.get("version")) != (FORMAT, VERSION):
+        raise obmm.ObmmArgumentError(22, f"{address} serves no benchmark table; fix: run this `obmm bench serve` there")
+    rows = (split_address(address)[0], int(manifest["rows_port"]))
+    return Far(peer, int(manifest["nbytes"]), rows, bound(bytes.fromhex(manifest["secret"]), key))

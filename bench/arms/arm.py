@@ -7,18 +7,24 @@ import abc
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+import obmm
 from obmm.bench.compiled import ffi, library
+from obmm.bench.far import Far
 from obmm.rows import GatherEngine, RowStore
 from obmm.rows.manifest import Manifest
 from obmm.rows.memory import RowMemory
 from obmm.rows.table import TableSpec
+from obmm.window import Cache
 
-Kind = Literal["local", "network", "hardware", "emulated", "stand-in"]
+if TYPE_CHECKING:
+    from obmm.sdk import Counters, SharedObject
+
+Kind = Literal["local", "loopback", "network", "hardware", "emulated", "stand-in"]
 Progress = Callable[[float], None]
 
 
@@ -42,6 +48,26 @@ class Tables:
         return cls(count, row_bytes, stride, each // stride, np.arange(count, dtype=np.uint64) * np.uint64(each))
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What a workload needs to make and reach regions: the measuring node's device, how this arm maps, and the far node."""
+
+    device: obmm.Device
+    cache: Cache
+    pmd: bool
+    far: Far
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """What a workload needs to make shared objects of the SDK.  `create` takes bytes; the caller deletes."""
+
+    create: Callable[[int], SharedObject]
+    unit: int
+    counts: Callable[[], Counters | None]
+    """Round trips and memory system calls so far; None where the library does not count."""
+
+
 class Memory(abc.ABC):
     """An open table of known content (`obmm.bench.content`)."""
 
@@ -52,6 +78,8 @@ class Memory(abc.ABC):
     """Where plain loads reach it, if they do."""
     most_threads = 1
     plan = ""
+    facts: dict[str, str] = {}  # noqa: RUF012 - never changed in place
+    """What else must be known to read its figures."""
 
     @abc.abstractmethod
     def tables(self, count: int, row_bytes: int, nbytes: int | None = None) -> Tables:
@@ -69,12 +97,12 @@ class Memory(abc.ABC):
     def write(self, offset: int, data: NDArray[np.uint8]) -> None:
         raise Unavailable("this arm is read only")
 
-    def nodes(self) -> Any:
-        """(exporting device, importing device, cache, pmd) for work on regions of its own."""
+    def control(self) -> Control:
+        """For work on regions of its own."""
         raise Unavailable("no regions: the control plane and ownership are OBMM's")
 
-    def new_object(self) -> Any:
-        """Allocate a new shared object of one unit (`obmm.sdk.SharedObject`); the caller deletes it."""
+    def objects(self) -> Objects:
+        """For work on shared objects of its own."""
         raise Unavailable("no objects: allocate..deallocate is the SDK's")
 
 

@@ -43,12 +43,10 @@ class LocalArm(Arm):
         pages, engine = AlignedPages(nbytes), GatherEngine()
         try:
             array = pages.array
-            content.fill(
-                nbytes, lambda at, words: np.copyto(array[at : at + words.nbytes].view(np.uint64), words), progress
-            )
+            content.fill_array(array, progress)
             store = LocalStore(array, engine)
             yield store
-            store._memory.close()  # type: ignore[attr-defined]
+            store._memory.close()
         finally:
             engine.close()
             pages.close()

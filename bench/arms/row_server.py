@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The far side of the TCP arm: a table of known content, rows on request over a plain socket.
 
-``python -m obmm.bench.arms.row_server BYTES [HOST PORT]`` prints its port, answers until standard input ends.  Loopback or trusted
-networks only: it authenticates nobody (and serves nothing but a known pattern).
+``python -m obmm.bench.arms.row_server BYTES`` reads a secret (hexadecimal) from standard input, prints how far the table
+is filled and then its port on loopback, and answers until standard input ends.
 """
 
 from __future__ import annotations
@@ -10,62 +10,74 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
 from obmm.bench import content
+from obmm.bench.row_protocol import REQUEST, admit, read_exactly
 
-REQUEST = struct.Struct("<4sIIQQ")
-"""Operation, row bytes, tables, ids per table (or offset), bytes of the first so many of a table (or length)."""
 MOST = 1 << 30
+MOST_CLIENTS = 64
+Table = Callable[[], AbstractContextManager[NDArray[np.uint8]]]
+Partner = Callable[[socket.socket, int], None]
+"""The far side of so many rounds of a ping-pong; sends `READY` when the first may begin, and `READY` after the last."""
 
 
-def read_exactly(connection: socket.socket, buffer: memoryview) -> None:
-    """Fill `buffer`; ConnectionError at the end of the stream."""
-    while buffer:
-        got = connection.recv_into(buffer)
-        if not got:
-            raise ConnectionError("the other side closed the connection")
-        buffer = buffer[got:]
+class _Answers:
+    """What one client is told from an array."""
 
+    def __init__(self, connection: socket.socket, array: NDArray[np.uint8]) -> None:
+        self._connection, self._array = connection, array
+        self._out = np.empty(1 << 20, np.uint8)
 
-def answer(connection: socket.socket, array: NDArray[np.uint8]) -> None:
-    """One client, until it goes."""
-    header = bytearray(REQUEST.size)
-    out = np.empty(1 << 20, np.uint8)
-    while True:
-        read_exactly(connection, memoryview(header))
-        kind, row_bytes, tables, count, extent = REQUEST.unpack(header)
-        if kind == b"read":
-            if count + extent > len(array):
-                return
-            connection.sendall(array[count : count + extent])
-            continue
+    def bytes_at(self, offset: int, nbytes: int) -> bool:
+        """Whether there are such bytes; then they are sent."""
+        if offset + nbytes > len(self._array):
+            return False
+        self._connection.sendall(self._array[offset : offset + nbytes].data)
+        return True
+
+    def rows(self, row_bytes: int, tables: int, count: int, extent: int) -> bool:
+        """Reads the ids and sends their rows; False for a request that does not fit the array."""
         size = tables * count * row_bytes
-        if kind != b"rows" or not row_bytes or not tables or size > MOST or extent * tables > len(array):
-            return
+        if not size or size > MOST or extent < row_bytes or extent * tables > len(self._array):
+            return False
         ids = np.empty((tables, count), np.int64)
-        read_exactly(connection, memoryview(ids).cast("B"))
-        if len(out) < size:
-            out = np.empty(size, np.uint8)
-        rows = out[:size].reshape(tables, count, row_bytes)
+        read_exactly(self._connection, ids.data.cast("B"))
+        if len(self._out) < size:
+            self._out = np.empty(size, np.uint8)
+        rows = self._out[:size].reshape(tables, count, row_bytes)
         for number in range(tables):
-            part = array[number * extent : (number + 1) * extent]
+            part = self._array[number * extent : (number + 1) * extent]
             packed = part[: extent // row_bytes * row_bytes].reshape(-1, row_bytes)
             np.take(packed, ids[number], axis=0, out=rows[number], mode="clip")
-        connection.sendall(rows.reshape(-1))
+        self._connection.sendall(rows.reshape(-1).data)
+        return True
 
 
 class RowServer:
-    """Listens and answers each client on a thread of its own, over an array of known content."""
+    """Listens on `host` and answers each client that knows one of `secrets` on a thread of its own.
 
-    def __init__(self, array: NDArray[np.uint8], host: str = "127.0.0.1", port: int = 0) -> None:
-        self._array = array
-        self._listener = socket.create_server((host, port))
+    `table` lends the array while a client is there; `partners` are the far sides of ping-pongs by the name of their
+    request.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        secrets: tuple[bytes, ...],
+        host: str = "127.0.0.1",
+        partners: Mapping[bytes, Partner] | None = None,
+    ) -> None:
+        self._table, self._secrets, self._partners = table, secrets, partners or {}
+        self._places = threading.BoundedSemaphore(MOST_CLIENTS)
+        self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self.address: str = self._listener.getsockname()[0]
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, name="obmm-bench-rows", daemon=True).start()
 
@@ -73,12 +85,37 @@ class RowServer:
         with contextlib.suppress(OSError):  # closed
             while True:
                 connection, _ = self._listener.accept()
+                if not self._places.acquire(blocking=False):
+                    connection.close()
+                    continue
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(ConnectionError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            answer(connection, self._array)
+        try:
+            with connection, contextlib.suppress(ConnectionError, TimeoutError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if admit(connection, self._secrets):
+                    self._answer_all(connection)
+        finally:
+            self._places.release()
+
+    def _answer_all(self, connection: socket.socket) -> None:
+        """Until the client goes, or asks for what there is not."""
+        header = bytearray(REQUEST.size)
+        with contextlib.ExitStack() as stack:
+            answers = None
+            fits = True
+            while fits:
+                read_exactly(connection, memoryview(header))
+                kind, row_bytes, tables, count, extent = REQUEST.unpack(header)
+                if kind in self._partners:
+                    self._partners[kind](connection, count)
+                    continue
+                answers = answers or _Answers(connection, stack.enter_context(self._table()))
+                if kind == b"rows":
+                    fits = answers.rows(row_bytes, tables, count, extent)
+                else:
+                    fits = kind == b"read" and answers.bytes_at(count, extent)
 
     def close(self) -> None:
         self._listener.close()
@@ -86,14 +123,15 @@ class RowServer:
 
 def main() -> None:
     nbytes = int(sys.argv[1])
-    host, port = (sys.argv[2], int(sys.argv[3])) if len(sys.argv) > 3 else ("127.0.0.1", 0)
+    secret = bytes.fromhex(sys.stdin.readline())
     array = np.empty(nbytes, np.uint8)
-    content.fill(
-        nbytes,
-        lambda at, words: np.copyto(array[at : at + words.nbytes].view(np.uint64), words),
-        lambda share: print(f"{share:.3f}", flush=True),
-    )
-    server = RowServer(array, host, port)
+    content.fill_array(array, lambda share: print(f"{share:.3f}", flush=True))
+
+    @contextmanager
+    def table() -> Iterator[NDArray[np.uint8]]:
+        yield array
+
+    server = RowServer(table, (secret,))
     print(f"port {server.port}", flush=True)
     sys.stdin.read()
     os._exit(0)

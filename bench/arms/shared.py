@@ -58,11 +58,10 @@ class SharedMemoryArm(Arm):
     @contextmanager
     def open(self, nbytes: int, progress: Progress) -> Iterator[Memory]:
         shared = SharedMemory(create=True, size=nbytes)
+        assert shared.buf is not None
         try:
             array: NDArray[np.uint8] = np.frombuffer(shared.buf, np.uint8, nbytes)
-            content.fill(
-                nbytes, lambda at, words: np.copyto(array[at : at + words.nbytes].view(np.uint64), words), progress
-            )
+            content.fill_array(array, progress)
             memory = TakeMemory(array)
             yield memory
             # views must be gone before the segment can be closed

@@ -7,13 +7,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
 from obmm.bench.arms.arm import Arm, Kind, Memory, Progress, Tables, Unavailable
-from obmm.bench.arms.row_server import REQUEST, read_exactly
+from obmm.bench.far import Far, connection
+from obmm.bench.row_protocol import REQUEST, new_secret, read_exactly
+from obmm.exchange.net import is_loopback
 
 
 class TcpMemory(Memory):
@@ -33,64 +35,61 @@ class TcpMemory(Memory):
     ) -> Callable[[], object]:
         extent = int(tables.bases[1]) if tables.count > 1 else tables.rows * tables.stride
         header = REQUEST.pack(b"rows", tables.row_bytes, tables.count, ids.shape[1], extent)
-        request, target = np.empty(len(header) + ids.nbytes, np.uint8), memoryview(out).cast("B")
+        request, target = np.empty(len(header) + ids.nbytes, np.uint8), out.data.cast("B")
         request[: len(header)] = np.frombuffer(header, np.uint8)
         numbers = ids.reshape(-1).view(np.uint8)
 
         def run() -> None:
             request[len(header) :] = numbers
-            self._connection.sendall(request)
+            self._connection.sendall(request.data)
             read_exactly(self._connection, target)
 
         return run
 
     def read(self, offset: int, out: NDArray[np.uint8]) -> None:
         self._connection.sendall(REQUEST.pack(b"read", 0, 0, offset, len(out)))
-        read_exactly(self._connection, memoryview(out))
+        read_exactly(self._connection, out.data)
 
 
 class TcpArm(Arm):
-    """A process that holds the table: of this host, or `address` (host, port, bytes) of ``obmm bench serve``."""
+    """A process that holds the table: of this host, or the row server of the far node ``obmm bench serve``."""
 
     name, title = "tcp", "plain TCP"
-    kind: Kind = "network"
+    kind: Kind = "loopback"
 
-    def __init__(self, address: tuple[str, int, int] | None = None, why_not: str = "") -> None:
-        self._address, self._why_not = address, why_not
+    def __init__(self, far: Far | None = None) -> None:
+        self._far = far
 
     @contextmanager
     def open(self, nbytes: int, progress: Progress) -> Iterator[Memory]:
-        if self._why_not:
-            raise Unavailable(self._why_not)
-        if self._address:
-            host, port, nbytes = self._address
-            with self._connected(host, port) as connection:
-                yield TcpMemory(connection, nbytes, f"TCP to {host}:{port}")
-            return
-        command = [sys.executable, "-m", "obmm.bench.arms.row_server", str(nbytes)]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:
+        with ExitStack() as stack:
             try:
-                port = 0
-                for line in server.stdout or ():
-                    if line.startswith("port "):
-                        port = int(line.split()[1])
-                        break
-                    progress(float(line))
-                if not port:
-                    raise Unavailable(f"the row server ended with status {server.wait()}")
-                with self._connected("127.0.0.1", port) as connection:
-                    yield TcpMemory(connection, nbytes, "TCP over loopback, another process of this host")
-            finally:
-                server.kill()
+                if self._far:
+                    host, port = self._far.rows
+                    backend, nbytes = f"TCP to {host}:{port}", self._far.nbytes
+                    one = stack.enter_context(self._far.connection())
+                else:
+                    address, secret = _row_server(stack, nbytes, progress)
+                    backend = "TCP over loopback, another process of this host"
+                    one = stack.enter_context(connection(address, secret))
+            except OSError as error:
+                raise Unavailable(f"the row server does not answer: {error}") from error
+            self.kind = "loopback" if is_loopback(one.getpeername()[0]) else "network"
+            yield TcpMemory(one, nbytes, backend)
 
-    @contextmanager
-    def _connected(self, host: str, port: int) -> Iterator[socket.socket]:
-        try:
-            connection = socket.create_connection((host, port), 10)
-        except OSError as error:
-            raise Unavailable(f"{host}:{port} does not answer: {error}") from error
-        with connection:
-            connection.settimeout(60)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            yield connection
+
+def _row_server(stack: ExitStack, nbytes: int, progress: Progress) -> tuple[tuple[str, int], bytes]:
+    """(address, secret) of a process that holds `nbytes`; `stack` ends it."""
+    command = [sys.executable, "-m", "obmm.bench.arms.row_server", str(nbytes)]
+    process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    stack.callback(process.kill)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    secret = new_secret()
+    process.stdin.write(secret.hex() + "\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if line.startswith("port "):
+            return ("127.0.0.1", int(line.split()[1])), secret
+        progress(float(line))
+    raise Unavailable(f"the row server ended with status {process.wait()}")

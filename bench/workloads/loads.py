@@ -7,10 +7,11 @@ import threading
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from obmm.bench import content
 from obmm.bench.arms.arm import Memory
-from obmm.bench.compiled import ffi, library
+from obmm.bench.compiled import ffi, library, pointer
 from obmm.bench.footprint import Footprint
 from obmm.bench.presets import Preset
 from obmm.bench.timing import Series
@@ -50,7 +51,7 @@ class DependentLoads(Workload):
         gate = threading.Barrier(case.threads)
 
         def one(number: int) -> None:
-            offsets, times, values = (ffi.from_buffer("uint64_t[]", array) for array in work[number])
+            offsets, times, values = (pointer("uint64_t[]", array) for array in work[number])
             gate.wait()
             loads(base, offsets, per_thread, case.row_bytes, times, values)
 
@@ -71,10 +72,12 @@ class DependentLoads(Workload):
         return verified
 
 
-def _expected(offsets: np.ndarray, width: int) -> np.ndarray:  # type: ignore[type-arg]
+def _expected(offsets: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
     """What `bench_loads` must have seen at each offset."""
     first = offsets // np.uint64(8)
     if width == 4:
-        return (first * content.FACTOR) & np.uint64(0xFFFFFFFF)
+        low: NDArray[np.uint64] = (first * content.FACTOR) & np.uint64(0xFFFFFFFF)
+        return low
     parts = first[:, None] + np.arange(width // 8, dtype=np.uint64)
-    return np.bitwise_xor.reduce(parts * content.FACTOR, axis=1)
+    seen: NDArray[np.uint64] = np.bitwise_xor.reduce(parts * content.FACTOR, axis=1)
+    return seen

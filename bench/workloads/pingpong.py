@@ -1,45 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one node's store to the other node's load."""
+"""From one node's store to the other node's load; the far side is another process (`obmm.bench.partners`)."""
 
 from __future__ import annotations
 
-import threading
+import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
 import obmm
-from obmm.bench import content
-from obmm.bench.arms.arm import Memory, Unavailable
-from obmm.bench.compiled import ffi, library
+from obmm.bench import content, twonodes
+from obmm.bench.arms.arm import Control, Memory, Unavailable
+from obmm.bench.compiled import library, pointer
 from obmm.bench.footprint import GRANULE, Footprint
+from obmm.bench.partners import PATIENCE_NS, flags, give, take
 from obmm.bench.presets import Preset
+from obmm.bench.row_protocol import READY, REQUEST, received
 from obmm.bench.timing import Series
 from obmm.bench.workloads.workload import Case, Workload
-
-PATIENCE_NS = 10_000_000_000
+from obmm.window import Cache
 
 
 @contextmanager
-def both_ends(memory: Memory) -> Iterator[tuple[obmm.Mapping, obmm.Mapping]]:
-    """A small region, mapped where it is exported and where it is imported."""
-    exporter, importer, cache, pmd = memory.nodes()
-    with exporter.export_region(GRANULE, header=False, pmd=pmd, label="bench") as region:
-        with importer.import_region(region.handle(), cache=cache, pmd=pmd) as imported:
-            access = "rw" if cache == "nc" else "none"
-            # loopback on one node: both mappings of the region take turns with their rights
-            with region.map(access, cache=cache) as near:
-                if cache != "nc":
-                    near.acquire("w")
-                    near.write(0, bytes(64))
-                    near.release()
-                with imported.map("rw" if cache == "nc" else "none") as far:
-                    yield near, far
+def _imported(control: Control, name: str, cache: Cache, pmd: bool) -> Iterator[obmm.ImportedRegion]:
+    with control.device.import_region(control.far.peer.fetch(name), cache=cache, pmd=pmd, label="bench") as region:
+        yield region
+
+
+def _ask(far: socket.socket, partner: bytes, rounds: int) -> None:
+    """Start the far side."""
+    far.sendall(REQUEST.pack(partner, 0, 0, rounds, 0))
+    _expect_ready(far)
+
+
+def _expect_ready(far: socket.socket) -> None:
+    if received(far, 1) != READY:
+        raise content.VerificationError("the other node did not load what this one stored")
 
 
 class OwnershipPingPong(Workload):
-    """CC: store under the right to write, release (written back), acquire on the other node, load: one hand-over."""
+    """CC: store under the right to write, give it back (written back), tell by an NC flag, acquire on the other node, load.
+
+    A round goes there and back; a sample is half of it: one hand-over.
+    """
 
     name, title = "pingpong-cc", "store to load, CC ownership"
     plane = "control"
@@ -48,33 +53,33 @@ class OwnershipPingPong(Workload):
         yield Case("one hand-over", 8, working_set=GRANULE)
 
     def run(self, case: Case, memory: Memory, preset: Preset, series: Series) -> int:
-        if memory.nodes()[2] == "nc":
+        control = memory.control()
+        if control.cache == "nc":
             raise Unavailable("NC has no ownership: see pingpong-nc")
-        with both_ends(memory) as (near, far):
-            ends = [near, far]
-            unit, seen, number = near.granularity, 0, 0
-
-            def hand_over() -> None:
-                nonlocal seen
-                writer, reader = ends
-                writer.acquire("w", 0, unit)
-                writer.store("<u8", 0, number)
-                writer.release(0, unit)
-                reader.acquire("r", 0, unit)
-                seen = int(reader.load("<u8", 0))
-                reader.release(0, unit)
-
-            def draw() -> None:
-                nonlocal number
-                number += 1
-                ends.reverse()
-
-            def check() -> None:
-                if seen != number:
-                    raise content.VerificationError(f"the other node loaded {seen} after {number} was handed over")
-
-            series.loop(draw, hand_over, check, preset.cycles * 5, preset.seconds)
-        return 8 * number
+        rounds, pmd = preset.cycles, control.pmd
+        name = twonodes.OWNED + (twonodes.PMD if pmd else "")
+        clock, tell, wait = time.perf_counter_ns, library().bench_tell, library().bench_await
+        with ExitStack() as stack:
+            ping, pong = stack.enter_context(
+                flags(stack.enter_context(_imported(control, twonodes.FLAGS, "nc", False)))
+            )
+            region = stack.enter_context(_imported(control, name, "cc", pmd))
+            mapping = stack.enter_context(region.map("none", cache="cc"))
+            far = stack.enter_context(control.far.connection())
+            _ask(far, b"hpmd" if pmd else b"hand", rounds)
+            for number in range(1, rounds + 1):
+                began = clock()
+                give(mapping, number)
+                tell(ping, number)
+                late = wait(pong, number, PATIENCE_NS)
+                seen = take(mapping)
+                took = clock() - began
+                if late or seen != ~number & 0xFFFFFFFF:
+                    raise content.VerificationError(f"this node loaded {seen} after the answer to {number}")
+                if number > 1:  # the first one faults pages in
+                    series.add(took / 2)
+            _expect_ready(far)
+        return 16 * rounds
 
 
 class FlagPingPong(Workload):
@@ -83,26 +88,21 @@ class FlagPingPong(Workload):
     name, title = "pingpong-nc", "store to load, NC flags"
 
     def cases(self, preset: Preset, memory: Memory, footprint: Footprint) -> Iterator[Case]:
-        yield Case("one way", 8, threads=2, working_set=128)
+        yield Case("one way", 8, working_set=GRANULE)
 
     def run(self, case: Case, memory: Memory, preset: Preset, series: Series) -> int:
-        if memory.nodes()[2] != "nc":
+        control = memory.control()
+        if control.cache != "nc":
             raise Unavailable("flags need NC on both sides: CC hands over by ownership")
-        count, answer = preset.loads // 4, []
-        with both_ends(memory) as (near, far):
-            near.write(0, bytes(4096))
-
-            def echo() -> None:
-                ping, pong = (ffi.cast("uint64_t *", near.address + at) for at in (0, 64))
-                answer.append(library().bench_echo(ping, pong, count, PATIENCE_NS))
-
-            other = threading.Thread(target=echo)
-            other.start()
-            times = np.zeros(count, np.uint64)
-            ping, pong = (ffi.cast("uint64_t *", far.address + at) for at in (0, 64))
-            result = library().bench_ping(ping, pong, count, PATIENCE_NS, ffi.from_buffer("uint64_t[]", times))
-            other.join()
-            if result or answer != [0]:
+        rounds = preset.loads // 4
+        times = np.zeros(rounds, np.uint64)
+        with ExitStack() as stack:
+            region = stack.enter_context(_imported(control, twonodes.FLAGS, "nc", False))
+            ping, pong = stack.enter_context(flags(region))
+            far = stack.enter_context(control.far.connection())
+            _ask(far, b"flag", rounds)
+            if library().bench_ping(ping, pong, rounds, PATIENCE_NS, pointer("uint64_t[]", times)):
                 raise content.VerificationError("a flag that one node stored never arrived on the other")
+            _expect_ready(far)
         series.add_c(times, parts=2)
-        return 16 * count
+        return 16 * rounds

@@ -54,21 +54,19 @@ class SequentialWrite(_Sequential):
     def run(self, case: Case, memory: Memory, preset: Preset, series: Series) -> int:
         offsets = itertools.cycle(range(0, memory.nbytes - PIECE + 1, PIECE))
         at = verified = 0
-        data = back = np.empty(PIECE, np.uint8)
+        right, data, back = (np.empty(PIECE, np.uint8) for _ in range(3))
 
         def draw() -> None:
-            nonlocal at, data
+            nonlocal at
             at = next(offsets)
-            data = (~content.words(at, PIECE)).view(np.uint8)
+            content.put(right.view(np.uint64), at)
+            np.invert(right, out=data)
 
         def check() -> None:
-            nonlocal verified, back
-            back = np.empty(PIECE, np.uint8)
+            nonlocal verified
             memory.read(at, back)
-            memory.write(at, content.words(at, PIECE).view(np.uint8))
-            if not np.array_equal(back, data):
-                raise content.VerificationError(f"bytes [{at}, {at + PIECE}) do not hold what was written")
-            verified += PIECE
+            memory.write(at, right)
+            verified += content.check_words(back.view(np.uint64), at, flipped=True)
 
         series.loop(draw, lambda: memory.write(at, data), check, preset.iterations, preset.seconds)
         return verified

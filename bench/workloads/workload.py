@@ -13,6 +13,9 @@ from obmm.bench.footprint import HOT_BYTES, Footprint
 from obmm.bench.presets import Preset
 from obmm.bench.timing import Series
 
+WHOLE = "whole cycle"
+"""How the label of a case begins that also times its steps; of a step, the step's name stands in its place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

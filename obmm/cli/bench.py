@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,14 +15,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from obmm.abi import DEV_PATH
 from obmm.bench import compare as comparing
 from obmm.bench import results
 from obmm.bench.compiled import CompilerError
 from obmm.bench.content import VerificationError
-from obmm.bench.presets import PRESETS
+from obmm.bench.environment import last_level_cache
+from obmm.bench.footprint import Footprint
+from obmm.bench.presets import PRESETS, Preset
 from obmm.bench.results import duration
 from obmm.cli.exchange_options import exchange_options, protection
 from obmm.errors import ObmmError
+from obmm.sizes import parse_size
 
 
 class _Bar:
@@ -62,7 +68,17 @@ def bench() -> None:
 @click.option("--arms", help="names, separated by commas (default: all)")
 @click.option("--workloads", help="names, separated by commas (default: all)")
 @click.option("--threads", help="thread counts, separated by commas (default: the preset's)")
+@click.option("--footprint", help="bytes of table, such as 2GiB (default: 4 times the last-level cache)")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="measure the headline figures so many times, to tell how far they spread",
+)
+@click.option("--stand-in", is_flag=True, help="the SDK arms on a stand-in of the SDK on the emulated nodes; marked")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), default="bench.json", show_default=True)
+@click.option("--full", is_flag=True, help="show every figure, not only the headlines")
 @exchange_options
 def run(
     address: str | None,
@@ -70,7 +86,11 @@ def run(
     arms: str | None,
     workloads: str | None,
     threads: str | None,
+    footprint: str | None,
+    repeat: int,
+    stand_in: bool,
     output: str,
+    full: bool,
     key: tuple[str, ...],
     tls: tuple[str, str, str] | None,
     plain: bool,
@@ -81,25 +101,31 @@ def run(
     """Measure on this node, or against the table that `obmm bench serve` holds at HOST:PORT.
 
     Without OBMM_DEVICE (or --device) the OBMM arms run on two emulated nodes and are marked so.  A run in which a byte is
-    wrong writes no figures and ends with status 1.
+    wrong writes no figures and ends with status 1.  --key, --tls and --plain are for HOST:PORT.
     """
     from obmm.bench import run as running
+    from obmm.bench.nodes import nodes, stand_in_nodes
+    from obmm.bench.own_far import OwnFar
     from obmm.bench.twonodes import connected
 
-    chosen = PRESETS[preset]
+    chosen = _preset(preset, footprint)
     if threads:
         chosen = replace(chosen, threads=tuple(_numbers(threads)))
     names = _chosen(arms, running.ARM_NAMES, "arm")
     what = _chosen(workloads, tuple(w.name for w in running.WORKLOADS), "workload")
     with ExitStack() as stack:
         if address:
-            every, nbytes = connected(stack, address, device, protection(key, tls, plain))
-            chosen = replace(chosen, footprint=nbytes)
+            if stand_in:
+                raise click.BadParameter("--stand-in is a cluster of this machine; leave it out with HOST:PORT")
+            served = connected(stack, address, protection(key, tls, plain))
+            size = Footprint(served.nbytes, last_level_cache())
+            every = running.arms(device or os.environ.get("OBMM_DEVICE") or DEV_PATH, lambda progress: served, served)
         else:
-            nodes = running.nodes_for_direct(stack, device)
-            every = running.arms(nodes)
+            size = Footprint.choose(chosen.footprint)
+            where = (stand_in_nodes if stand_in else nodes)(stack, device)
+            every = running.arms(where.measuring, OwnFar(stack, where.exporting, size.nbytes))
         work = [w for w in running.WORKLOADS if w.name in what]
-        measured = running.Run(chosen, [a for a in every if a.name in names], work, running.backend_of(every))
+        measured = running.Run(chosen, size, [a for a in every if a.name in names], work, repeat)
         try:
             with _progress() as progress:
                 document = measured.document(_Bar(progress))
@@ -112,9 +138,9 @@ def run(
     if as_json:
         click.echo(Path(output).read_text(), nl=False)
         return
-    from obmm.bench.report_terminal import show
+    from obmm.bench.report_terminal import console, show
 
-    show(document, Console())
+    show(document, console(), full=full)
     click.echo(f"{output}: {len(document['results'])} figures; `obmm bench report {output}` draws them")
 
 
@@ -122,14 +148,18 @@ def run(
 @click.argument("files", nargs=-1, required=True, metavar="RESULTS...")
 @click.option("-o", "--output", type=click.Path(file_okay=False), default="bench-report", show_default=True)
 @click.option("--budget-us", "budgets", multiple=True, type=float, help="step budgets of the decision, microseconds")
-def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...]) -> None:
-    """A table here; Markdown and one self-contained HTML page with plots in a folder."""
+@click.option("--full", is_flag=True, help="show every figure, not only the headlines")
+def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...], full: bool) -> None:
+    """Tables here; Markdown and one self-contained HTML page with plots in a folder.
+
+    With several files also how far their headline figures spread.
+    """
     try:
         import matplotlib  # noqa: F401 - asked for before anything is drawn
     except ImportError as error:
         raise click.ClickException("the plots need the extra `bench`: pip install 'obmm[bench]'") from error
-    from obmm.bench import decision, report_html, report_markdown
-    from obmm.bench.report_terminal import show
+    from obmm.bench import decision, headlines, report_html, report_markdown
+    from obmm.bench.report_terminal import console, headline_tables, show
 
     chosen = tuple(b * 1000 for b in budgets) or decision.BUDGETS_NS
     try:
@@ -140,7 +170,9 @@ def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...]) -> N
     folder.mkdir(parents=True, exist_ok=True)
     for name, document in zip(files, documents, strict=True):
         click.echo(name)
-        show(document, Console(), chosen)
+        show(document, console(), chosen, full=full)
+    if len(documents) > 1:
+        headline_tables(headlines.across(documents), console(), f"All {len(documents)} files")
     with _progress() as progress:
         task = progress.add_task("draw", total=len(documents) + 1)
         page = report_html.page(documents, [Path(each).name for each in files], chosen, lambda: progress.advance(task))
@@ -188,11 +220,13 @@ def compare(first: str, second: str, threshold: float | None, percentile: str, a
 
 @bench.command()
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="honest", show_default=True)
+@click.option("--footprint", help="bytes of table, such as 2GiB (default: the preset's)")
 @click.option("--host", help="address to bind to (default: all; loopback with --plain)")
 @click.option("--port", default=13857, show_default=True, help="0 picks a free one")
 @exchange_options
 def serve(
     preset: str,
+    footprint: str | None,
     host: str | None,
     port: int,
     key: tuple[str, ...],
@@ -205,15 +239,22 @@ def serve(
     """Hold the table on this node for `obmm bench run HOST:PORT` on another, until interrupted."""
     from obmm.bench.twonodes import serving
 
+    nbytes = Footprint.choose(_preset(preset, footprint).footprint).nbytes
     with ExitStack() as stack:
         with _progress() as progress:
-            bar = _Bar(progress)
-            served = serving(stack, PRESETS[preset], host, port, device, protection(key, tls, plain), bar)
-        click.echo(
-            f"serving {served.nbytes} bytes at port {served.port}, rows over TCP at port {served.tcp_port}; Ctrl-C ends"
-        )
+            served = serving(stack, nbytes, host, port, device, protection(key, tls, plain), _Bar(progress).step)
+        if as_json:
+            click.echo(json.dumps({"bytes": served.nbytes, "port": served.port, "rows_port": served.rows[1]}))
+        else:
+            click.echo(
+                f"serving {served.nbytes} bytes at port {served.port}, rows over TCP at port {served.rows[1]}; Ctrl-C ends"
+            )
         sys.stdout.flush()
         served.wait()
+
+
+def _preset(name: str, footprint: str | None) -> Preset:
+    return replace(PRESETS[name], footprint=parse_size(footprint)) if footprint else PRESETS[name]
 
 
 def _numbers(text: str) -> list[int]:

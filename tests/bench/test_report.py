@@ -21,9 +21,14 @@ def test_html_is_one_file_that_loads_nothing(report_folder):
 
 
 def test_html_and_markdown_mark_every_emulated_row(report_folder, document):
-    emulated = sum(1 for r in document["results"] if r["kind"] == "emulated")
-    assert (report_folder / "report.html").read_text().count("<mark>EMULATED</mark>") == emulated
-    assert (report_folder / "report.md").read_text().count("| EMULATED |") == emulated
+    rows, figures, arms = (
+        sum(1 for r in document[part] if r["kind"] == "emulated") for part in ("results", "headlines", "arms")
+    )
+    page = (report_folder / "report.html").read_text()
+    assert page.count("<mark>EMULATED</mark>") == rows
+    assert page.count("<em>EMULATED</em>") == figures + arms
+    assert page.count('class="bar marked"') == figures
+    assert (report_folder / "report.md").read_text().count("| EMULATED |") == rows + figures
 
 
 def test_reports_name_arms_that_did_not_run_and_why(report_folder, document):
@@ -69,11 +74,12 @@ def test_files_without_results_are_refused(tmp_path):
 
 
 def _measured(**p99_us):
-    kinds = {"local": "local", "tcp": "network", "obmm-cc": "hardware", "emulated": "emulated"}
+    kinds = {"local": "local", "tcp": "network", "loopback": "loopback", "obmm-cc": "hardware", "emulated": "emulated"}
     results = [
         {
             "arm": arm.replace("_", "-"),
             "kind": kinds[arm.replace("_", "-")],
+            "mark": "EMULATED: " if arm == "emulated" else "",
             "workload": "batch",
             "temperature": "cold",
             "row_bytes": 1364,
@@ -109,3 +115,9 @@ def test_local_memory_is_the_yardstick_not_a_path_to_another_node():
     (found,) = decision.verdicts(_measured(local=1), (784_000.0,))
     assert found.arm is None
     assert "no path to another node was measured" in found.why
+
+
+def test_tcp_without_a_network_is_a_yardstick_not_a_path_to_another_node():
+    (found,) = decision.verdicts(_measured(loopback=1), (784_000.0,))
+    assert found.arm is None
+    assert "TCP without a network would be hidden (1 us)" in found.why

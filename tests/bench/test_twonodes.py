@@ -3,46 +3,115 @@
 
 from __future__ import annotations
 
-import re
+import json
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import jsonschema
+import pytest
 from click.testing import CliRunner
 
 import obmm
-from obmm.bench import results
+from obmm.bench import results, twonodes
+from obmm.bench.certificates import Authority
+from obmm.bench.far import connection
 from obmm.cli.bench import bench
+from obmm.exchange.keys import Key
+
+MODES = ("plain", "key", "tls")
 
 
-def test_a_served_table_is_measured_from_another_node(tmp_path, schema, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with obmm.emulator.start(nodes=2) as fabric:
-        command = [sys.executable, "-m", "obmm.bench", "serve", "--preset", "smoke", "--plain", "--port", "0"]
-        pipe = subprocess.PIPE
-        with subprocess.Popen([*command, "--device", fabric.device(0)], stdout=pipe, stderr=pipe, text=True) as server:
-            try:
-                assert server.stdout is not None
-                line = server.stdout.readline()
-                port = re.search(r"at port (\d+), rows over TCP", line)
-                assert port, line + (server.stderr.read() if server.stderr and not line else "")
-                path = tmp_path / "two.json"
-                ran = CliRunner().invoke(
-                    bench,
-                    [
-                        *("run", f"127.0.0.1:{port[1]}", "--plain", "--preset", "smoke", "--device", fabric.device(1)),
-                        *("--arms", "tcp,obmm-cc,obmm-nc,obmm-pmd", "--workloads", "loads,batch,read,write,control"),
-                        *("-o", str(path)),
-                    ],
-                )
-                assert ran.exit_code == 0, ran.output
-            finally:
-                server.terminate()
+def _protections(folder):
+    """Options of serve and of run for each mode."""
+    Key.generate(folder / "key")
+    authority = Authority(folder)
+    tls = {}
+    for side in ("server", "client"):
+        files = authority.issue(side)
+        tls[side] = ("--tls", str(files.certificate), str(files.private_key), str(files.authority))
+    return {
+        "plain": (("--plain",), ("--plain",)),
+        "key": (("--key", str(folder / "key")), ("--key", str(folder / "key"))),
+        "tls": (tls["server"], tls["client"]),
+    }
+
+
+@contextmanager
+def _serving(fabric, *options):
+    """What `obmm bench serve --json` says of itself, while it serves."""
+    command = [sys.executable, "-m", "obmm.bench", "serve", "--preset", "smoke", "--port", "0", "--json", *options]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "--device", fabric.device(0)], stdout=pipe, stderr=pipe, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            line = server.stdout.readline()
+            assert line, server.stderr.read()
+            yield json.loads(line)
+        finally:
+            server.terminate()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_served_table_is_measured_from_another_node(mode, tmp_path, schema):
+    here, there = _protections(tmp_path)[mode]
+    path = tmp_path / "two.json"
+    with obmm.emulator.start(nodes=2) as fabric, _serving(fabric, *here, "--host", "127.0.0.1") as server:
+        ran = CliRunner().invoke(
+            bench,
+            [
+                *("run", f"127.0.0.1:{server['port']}", *there, "--preset", "smoke", "--device", fabric.device(1)),
+                *("--arms", "tcp,obmm-cc,obmm-nc,obmm-pmd", "-o", str(path)),
+            ],
+        )
+    assert ran.exit_code == 0, ran.output
     document = results.read(path)
     jsonschema.validate(document, schema)
-    assert [arm["name"] for arm in document["arms"]] == ["tcp", "obmm-cc", "obmm-nc", "obmm-pmd"]
-    assert all(arm["kind"] == "emulated" for arm in document["arms"][1:])
-    assert {(each["arm"], each["workload"]) for each in document["skipped"]} == {
-        *((arm["name"], "write") for arm in document["arms"]),
-        *((arm["name"], "control") for arm in document["arms"]),
-    }
+    kinds = {arm["name"]: arm["kind"] for arm in document["arms"]}
+    assert kinds == {"tcp": "loopback", "obmm-cc": "emulated", "obmm-nc": "emulated", "obmm-pmd": "emulated"}
+    direct = {(r["arm"], r["workload"]) for r in document["results"] if r["arm"] != "tcp"}
+    across = {"loads", "batch", "read", "write", "control", "fetch"}
+    assert direct >= {(arm, work) for arm in kinds if arm != "tcp" for work in across}
+    assert direct >= {("obmm-cc", "pingpong-cc"), ("obmm-pmd", "pingpong-cc"), ("obmm-nc", "pingpong-nc")}
+
+
+def test_the_secret_of_the_row_server_is_not_enough_without_the_clusters_key(tmp_path):
+    """A key does not hide what the exchange says, so whoever listened has the manifest."""
+    here, _ = _protections(tmp_path)["key"]
+    key = Key.load(tmp_path / "key")
+    with obmm.emulator.start(nodes=1) as fabric, _serving(fabric, *here, "--host", "127.0.0.1") as server:
+        with obmm.connect(f"127.0.0.1:{server['port']}", key=key) as peer, peer.fetch(twonodes.TABLE) as lease:
+            overheard = bytes.fromhex(lease.manifest["secret"])
+        with pytest.raises(ConnectionError), connection(("127.0.0.1", server["rows_port"]), overheard):
+            pass
+
+
+@pytest.mark.parametrize("there", [("--plain",), ("--key", "{other}")])
+def test_a_run_without_the_servers_protection_is_refused_in_a_sentence(there, tmp_path):
+    here, _ = _protections(tmp_path)["key"]
+    Key.generate(tmp_path / "other")
+    options = [each.format(other=tmp_path / "other") for each in there]
+    with obmm.emulator.start(nodes=1) as fabric, _serving(fabric, *here, "--host", "127.0.0.1") as server:
+        ran = CliRunner().invoke(bench, ["run", f"127.0.0.1:{server['port']}", *options, "-o", str(tmp_path / "x")])
+    assert ran.exit_code == 1
+    assert ran.output.startswith("Error: ")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_server_that_publishes_no_benchmark_table_is_refused(tmp_path):
+    with obmm.emulator.start(nodes=1) as fabric, obmm.open(fabric.device()) as device:
+        with device.export_region("4MiB") as region:
+            with region.map("rw") as mapping:
+                mapping.publish()
+            published = {twonodes.TABLE: region}
+            with obmm.serve(published, port=0, plain=True, journal=tmp_path / "journal") as server:
+                ran = CliRunner().invoke(bench, ["run", f"127.0.0.1:{server.port}", "--plain"])
+    assert ran.exit_code == 1
+    assert "serves no benchmark table" in ran.output
+
+
+def test_serve_binds_rows_where_the_exchange_listens():
+    assert twonodes.rows_host("10.0.0.1", {"key": "k"}) == "10.0.0.1"
+    assert twonodes.rows_host(None, {"plain": True}) == "127.0.0.1"
+    assert twonodes.rows_host(None, {"plain": False, "key": "k"}) in ("::", "0.0.0.0")
