@@ -24,6 +24,7 @@ from cffi import FFI
 import obmm
 from obmm._native import ffi, lib
 from obmm.bench.machine import describe
+from obmm.bench.timing import percentiles
 
 SAMPLES = 2000
 REGION = 64 << 20
@@ -124,7 +125,7 @@ def measure_calls(timers: Timers, sys: Any) -> list[dict[str, Any]]:
     rows = []
     for name, (call, count, bounded) in calls.items():
         _samples(call, count // 10)
-        p50, p99 = np.percentile(_samples(call, count), [50, 99]) / 1000
+        p50, p99 = (ns / 1000 for ns in percentiles(_samples(call, count), 50, 99))
         rows.append({"call": name, "p50_us": p50, "p99_us": p99, "goal_us": GOAL_US if bounded else None})
     _checked(lib.obmm_rw_unmap(sys, mapped[0], REGION))
     os.close(region)

@@ -19,7 +19,6 @@ import platform
 import resource
 import selectors
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from typing import Any
 
 import obmm
 from obmm import Handle, HandleFlag, eid, emulator
+from obmm.bench.timing import percentiles
 from obmm.exchange import Key, LeaseEvent, Limits, connect, serve
 from obmm.exchange.link import Link
 from obmm.exchange.messages import Fetch, Grant, Mode, Renew, Renewed
@@ -61,14 +61,10 @@ class NoMemory:
         return self._handle
 
 
-def percentiles(seconds: list[float]) -> dict[str, float]:
+def summary(seconds: list[float]) -> dict[str, float]:
     """p50 and p99 in microseconds."""
-    ordered = sorted(seconds)
-    return {
-        "count": len(ordered),
-        "p50_us": round(statistics.median(ordered) * 1e6, 1),
-        "p99_us": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e6, 1),
-    }
+    p50, p99 = (round(value * 1e6, 1) for value in percentiles(seconds, 50, 99))
+    return {"count": len(seconds), "p50_us": p50, "p99_us": p99}
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -129,7 +125,7 @@ def latency(rounds: int) -> list[dict[str, Any]]:
                 mapping.load("<u8", 0)
                 mapping.close()
                 imported.close()
-    return [{"mode": mode, "step": step, **percentiles(taken)} for (mode, step), taken in times.items()]
+    return [{"mode": mode, "step": step, **summary(taken)} for (mode, step), taken in times.items()]
 
 
 # --- many clients ------------------------------------------------------------------------------------------------------
@@ -285,7 +281,7 @@ def revocation(clients: int, rounds: int) -> dict[str, Any]:
     return {
         "clients": clients,
         "rounds": rounds,
-        "p50_ms": round(statistics.median(taken) * 1e3, 1),
+        "p50_ms": round(percentiles(taken, 50)[0] * 1e3, 1),
         "max_ms": round(max(taken) * 1e3, 1),
     }
 

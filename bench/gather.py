@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from obmm._native import ffi, lib
 from obmm.bench import machine, reference
 from obmm.bench.shared_table import AlignedPages, SharedTable, describe_pages, torch_index_select
+from obmm.bench.timing import percentiles
 from obmm.rows import GatherEngine
 
 SIZES = (64, 128, 256, 512, 1024, 1364, 2048, 4096)
@@ -233,10 +234,6 @@ def sweep(arguments: argparse.Namespace, engine: GatherEngine) -> list[Record]:
     return records
 
 
-def percentile(values: list[float], p: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * p / 100))]
-
-
 def step(arguments: argparse.Namespace, engine: GatherEngine) -> list[Record]:
     """Twelve tables of 128 rows of 1,364 bytes with 200 microseconds of work between start and need; call costs."""
     table = SharedTable(arguments.region, huge=True)
@@ -267,7 +264,7 @@ def step(arguments: argparse.Namespace, engine: GatherEngine) -> list[Record]:
         started.append(then - began)
     wrong = table.wrong_rows(ids.reshape(-1), out.reshape(-1, 1364), store.tables["t"].row_stride)
     micro = {
-        name: {f"p{p}": round(percentile(values, p) * 1e6, 1) for p in (50, 99)}
+        name: {f"p{p}": round(value * 1e6, 1) for p, value in zip((50, 99), percentiles(values, 50, 99), strict=True)}
         for name, values in (("start", started), ("blocked", blocked), ("synchronous", alone))
     }
     record: Record = {"step": "12 x 128 rows of 1364 B", "us": micro, "wrong_rows": wrong, "plan": store.explain()}

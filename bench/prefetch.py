@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import obmm
+from obmm.bench.timing import percentiles
 from obmm.prefetch import Deadlines, EngramPrefetcher, PrefetchLayer, RowsStatus
 from obmm.rows import Manifest, RowStore, TableSpec
 
@@ -128,15 +129,18 @@ def measure(
     for arm, all_steps in taken.items():
         record: dict[str, Any] = {"arm": arm, "steps": len(all_steps)}
         for what in ("begin", "start", "step_blocked", "step", "drain"):
-            record[f"{what}_us"] = percentiles([step[what] for step in all_steps])
+            record[f"{what}_us"] = microseconds([step[what] for step in all_steps])
         for what in ("blocked", "gather"):
-            record[f"{what}_us"] = percentiles([layer for step in all_steps for layer in step[what]])
+            record[f"{what}_us"] = microseconds([layer for step in all_steps for layer in step[what]])
         records.append(record)
     return records
 
 
-def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    return {f"p{q:g}": float(np.percentile(seconds, q)) * 1e6 for q in (50, 90, 99, 99.9)}
+def microseconds(seconds: Sequence[float]) -> dict[str, float]:
+    return {f"p{q:g}": value * 1e6 for q, value in zip(_QUANTILES, percentiles(seconds, *_QUANTILES), strict=True)}
+
+
+_QUANTILES = (50, 90, 99, 99.9)
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:

@@ -58,8 +58,12 @@ def show(
     failures = sum(r["failures"] for r in document["results"])
     if failures:
         console.print(f"[red]{failures} operations failed[/red]: column `failed` of --full")
+    reasons: dict[str, list[str]] = {}
     for each in document["unavailable"]:
-        console.print(f"not run: {each['arm']}: {escape(each['reason'])}", highlight=False)
+        reasons.setdefault(each["reason"], []).append(each["arm"])
+    for reason, arms in reasons.items():
+        shown = reason if full else reason.splitlines()[0]
+        console.print(f"not run: {', '.join(arms)}: {escape(shown)}", highlight=False)
     _decisions(document, console, budgets, full)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ NEEDED = {"p50": 1, "p90": 10, "p99": 100, "p99_9": 1000}
 MOST_FAILURES = 100
 
 
-def percentiles(values: Sequence[float] | NDArray[np.float64], *quantiles: float) -> tuple[float, ...]:
+def percentiles(values: Sequence[float] | NDArray[np.number[Any]], *quantiles: float) -> tuple[float, ...]:
     """Of one or more values, in their unit; `quantiles` in percent.  Between two values it is interpolated."""
     return tuple(float(each) for each in np.percentile(values, quantiles))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import tempfile
 import threading
@@ -41,11 +42,11 @@ class Served:
     rows: tuple[str, int]
 
     def wait(self) -> None:
-        """Until the process is interrupted."""
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            return
+        """Until this process gets SIGINT or SIGTERM."""
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        stop.wait()
 
 
 def serving(

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import obmm
+from obmm import inventory
 from obmm.bench import results, twonodes
 from obmm.bench.certificates import Authority
 from obmm.bench.far import connection
@@ -115,3 +116,25 @@ def test_serve_binds_rows_where_the_exchange_listens():
     assert twonodes.rows_host("10.0.0.1", {"key": "k"}) == "10.0.0.1"
     assert twonodes.rows_host(None, {"plain": True}) == "127.0.0.1"
     assert twonodes.rows_host(None, {"plain": False, "key": "k"}) in ("::", "0.0.0.0")
+
+
+def test_a_terminated_server_leaves_no_region():
+    with obmm.emulator.start(nodes=1) as fabric:
+        with _serving(fabric, "--plain"):
+            assert len(inventory.regions(str(fabric.root()))) == 7
+        assert inventory.regions(str(fabric.root())) == ()
+
+
+def test_a_run_on_one_device_leaves_no_region(tmp_path):
+    path = tmp_path / "loopback.json"
+    with obmm.emulator.start(nodes=1) as fabric:
+        ran = CliRunner().invoke(
+            bench,
+            [
+                *("run", "--preset", "smoke", "--device", fabric.device(), "--arms", "obmm-cc,obmm-nc,obmm-pmd"),
+                *("--workloads", "row,pingpong-cc,pingpong-nc,fetch", "-o", str(path)),
+            ],
+        )
+        assert ran.exit_code == 0, ran.output
+        assert inventory.regions(str(fabric.root())) == ()
+    assert {arm["name"] for arm in results.read(path)["arms"]} == {"obmm-cc", "obmm-nc", "obmm-pmd"}
