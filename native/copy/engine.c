@@ -52,7 +52,7 @@ void engine_relax(void)
 void engine_wake(struct obmm_engine *engine)
 {
 	atomic_fetch_add_explicit(&engine->submissions, 1, memory_order_relaxed);
-	if (engine->sleeping)
+	for (unsigned int i = 0; i < 2 && i < engine->sleeping; i++)
 		pthread_cond_signal(&engine->work);
 }
 

@@ -89,7 +89,7 @@ bool engine_is_inherited(const struct obmm_engine *engine);
 /* Whether obmm_guard_check() says that the guard is gone; asked every now and then. */
 bool engine_guard_is_lost(struct obmm_engine *engine, uint64_t now);
 unsigned int engine_useful_threads(const struct obmm_request *request, unsigned int wanted, unsigned int available);
-/* Mutex held.  Tell one worker; it tells the next when there is more than it can do. */
+/* Mutex held.  Tell two workers; each tells two more when there is more than it can do. */
 void engine_wake(struct obmm_engine *engine);
 /* Mutex held.  pthread_cond_wait without a deadline; ETIMEDOUT or 0. */
 int engine_wait_on(struct obmm_engine *engine, pthread_cond_t *cond, const struct timespec *deadline);
