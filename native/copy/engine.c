@@ -111,6 +111,8 @@ static void *work(void *arg)
 
 	snprintf(name, sizeof(name), "obmm-gather-%u", worker->index % 1000);
 	pthread_setname_np(pthread_self(), name);
+	/* Woken on the CPU of a busy caller, an ordinary thread would take its place: submitting returns at once. */
+	pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){ .sched_priority = 0 });
 	pthread_mutex_lock(&engine->mutex);
 	while (!engine->stopping) {
 		struct engine_job *job;
