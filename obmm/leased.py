@@ -15,6 +15,16 @@ class Leased(Protocol):
     def handle(self) -> Handle: ...
 
     @property
+    def name(self) -> str:
+        """What the owner calls the region."""
+        ...
+
+    @property
+    def age(self) -> float:
+        """Seconds since the owner was last heard from."""
+        ...
+
+    @property
     def usable(self) -> bool:
         """True while new views and guarded calls are allowed."""
         ...

@@ -92,6 +92,11 @@ class Lease:
         return self._renewed + self._term - time.monotonic()
 
     @property
+    def age(self) -> float:
+        """Seconds since the owner last granted or renewed it."""
+        return time.monotonic() - self._renewed
+
+    @property
     def revoke_deadline(self) -> float | None:
         """After a revocation: until when the owner waits for the release, on the monotonic clock."""
         return self._deadline

@@ -31,3 +31,7 @@ class DeviceCopy(Protocol):
     def done(self, event: Any) -> bool:
         """Whether the copy has left the staging memory."""
         ...
+
+    def seconds(self, event: Any) -> float:
+        """How long the copy took on the device, once done: a time that only the device knows."""
+        ...

@@ -60,7 +60,7 @@ class PeerHealth:
             self._breaker.trip(f"{abandoned} abandoned gathers have not returned")
         if self._breaker.state is not BreakerState.CLOSED:
             self._move_probe(abandoned)
-        self._metrics.mapping_state.set(to=_SHOWN[self._breaker.state])
+        self._metrics.mapping_state.set(self._store.region, to=_SHOWN[self._breaker.state])
         if self._breaker.state is BreakerState.CLOSED:
             return None
         return peer_failed(self._breaker.reason)

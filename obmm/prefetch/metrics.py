@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import accumulate
 
+from obmm.prefetch.source import RowSource
+
 BUCKETS = tuple(10 ** (i / 4 - 6) for i in range(25))
 """Upper bounds: 1 us to 1 s, or one millionth to 1, four per decade."""
 
@@ -39,6 +41,11 @@ class Gauge:
     def watch(self, *labels: str, source: Callable[[], float]) -> None:
         self._sources[labels] = source
 
+    def forget(self) -> None:
+        """Nobody owns a value any more."""
+        self._values.clear()
+        self._sources.clear()
+
     @property
     def values(self) -> dict[Labels, float]:
         return self._values | {labels: source() for labels, source in self._sources.items()}
@@ -55,6 +62,10 @@ class Histogram:
     def observe(self, *labels: str, value: float) -> None:
         self.counts[labels][bisect_left(BUCKETS, value)] += 1
         self.sums[labels] += value
+
+    def record(self, label: str, value: float) -> None:
+        """`observe`, for a callback that knows its label."""
+        self.observe(label, value=value)
 
     def cumulative(self, labels: Labels) -> list[int]:
         """How many values were at most each bound; the last entry is all of them."""
@@ -76,7 +87,8 @@ class PrefetchMetrics:
             "Rows read per row asked for: less than 1 where repeats are read once.",
             ("table",),
         )
-        self.attach = Histogram("obmm_attach_seconds", "Mapping, checking and measuring a store.", ("path",))
+        self.attach = Histogram("obmm_attach_seconds", "Mapping, checking and measuring a store.", ("region",))
+        self.h2d = Histogram("obmm_h2d_seconds", "A copy to the device, as the device measured it.", ("layer",))
         self.hash = Histogram("obmm_hash_seconds", "Hashing, recorded by the engine.", ("where",))
         self.blocked = Histogram("obmm_blocked_seconds", "Time in consume.", ("layer",))
         self.hidden = Gauge("obmm_hidden_ratio", "1 - blocked / gather of the last step.", ("layer",))
@@ -86,8 +98,21 @@ class PrefetchMetrics:
         self.errors = Counter("obmm_errors", "Failed gathers and refused batches.", ("kind",))
         self.slots_in_use = Gauge("obmm_slots_in_use", "Staging slots that hold a step.", ("layer",))
         self.slots_abandoned = Gauge("obmm_slots_abandoned", "Slots given up to a late gather.", ("layer",))
-        self.mapping_state = Gauge("obmm_mapping_state", "0 closed, 1 half-open, 2 open (circuit breaker).", ())
-        self.generation = Gauge("obmm_generation", "Content version at the last begin.", ())
+        self.mapping_state = Gauge(
+            "obmm_mapping_state", "0 closed, 1 half-open, 2 open (circuit breaker).", ("region",)
+        )
+        self.generation = Gauge("obmm_generation", "Content version at the last begin.", ("region",))
+        self.heartbeat_age = Gauge(
+            "obmm_heartbeat_age_seconds", "Since the owner was last heard from; of leased regions.", ("region",)
+        )
+
+    def watch_region(self, store: RowSource) -> None:
+        """The region is `store`'s from now on."""
+        self.attach.observe(store.region, value=store.attach_seconds)
+        for family in (self.mapping_state, self.generation, self.heartbeat_age):
+            family.forget()
+        if store.heartbeat_age is not None:
+            self.heartbeat_age.watch(store.region, source=lambda: store.heartbeat_age or 0.0)
 
     def families(self) -> list[Counter | Gauge | Histogram]:
         return [family for family in vars(self).values() if isinstance(family, Counter | Gauge | Histogram)]

@@ -132,7 +132,13 @@ class EngramPrefetcher:
         # Later layers first: when memory is tight, they have the longer window and gain the most (7.2).
         self._buffers = {
             layer.layer_id: LayerBuffers(
-                max_tokens, layer.columns, store.tables[layer.table].row_bytes, depth, allocate, device
+                max_tokens,
+                layer.columns,
+                store.tables[layer.table].row_bytes,
+                depth,
+                allocate,
+                device,
+                partial(self.metrics.h2d.record, str(layer.layer_id)),
             )
             for layer in reversed(self._layers)
         }
@@ -165,7 +171,7 @@ class EngramPrefetcher:
 
     def _adopt(self, store: RowSource, breaker: CircuitBreaker) -> None:
         self._store = store
-        self.metrics.attach.observe(store.path, value=store.attach_seconds)
+        self.metrics.watch_region(store)
         self._limits = np.array([store.tables[layer.table].n_rows for layer in self._layers])
         self._health = PeerHealth(store, breaker, self._deadlines.probe, self._max_abandoned, self.metrics)
         self._gatherer = Gatherer(
@@ -454,7 +460,7 @@ class EngramPrefetcher:
             fault = as_obmm_error(error)
             self._health.failed(fault)
             return 0, fault
-        self.metrics.generation.set(to=generation)
+        self.metrics.generation.set(self._store.region, to=generation)
         if generation % 2:
             return 0, StaleHandleError(
                 errno.ESTALE,

@@ -81,9 +81,12 @@ class LayerBuffers:
         depth: int,
         allocate: Allocate,
         device: DeviceCopy | None,
+        copied: Callable[[float], None],
     ) -> None:
+        """`copied` is told how long each copy to the device took."""
         shape = (max_tokens, columns, row_bytes)
         self._device = device
+        self._copied = copied
         self._on_device: Any = None if device is None else device.allocate(shape)
         self._home = Slot(*shape, allocate) if device is None else None
         overlapping = 0 if device is None and depth == 1 else depth
@@ -145,6 +148,7 @@ class LayerBuffers:
             if slot.pending is not None and slot.pending.done():
                 slot.pending, slot.abandoned = None, False
             if slot.event is not None and self._device is not None and self._device.done(slot.event):
+                self._copied(self._device.seconds(slot.event))
                 slot.event = None
         self._late = [slot for slot in self._late if slot.pending is not None or slot.event is not None]
 

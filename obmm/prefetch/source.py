@@ -90,6 +90,16 @@ class RowSource(Protocol):
         ...
 
     @property
+    def region(self) -> str:
+        """Whose memory it is: a label of the metrics."""
+        ...
+
+    @property
+    def heartbeat_age(self) -> float | None:
+        """Seconds since the owner was last heard from; None where nobody asks it."""
+        ...
+
+    @property
     def attach_seconds(self) -> float:
         """How long it took until rows could be gathered."""
         ...

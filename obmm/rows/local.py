@@ -39,7 +39,7 @@ class LocalMemory:
             raise refused(f"a buffer of {self.high} bytes", "room for the header and the tables", "5.3")
         self.address = self.base + offset
         self.nbytes = self.high - offset
-        self.path = path
+        self.path = self.region = path
         self.backend = f"local memory ({path})"
         self.gate = ffi.new("struct obmm_gate *")
         self.has_header = header
@@ -67,6 +67,10 @@ class LocalMemory:
     @property
     def alive(self) -> bool:
         return self._slot is not None
+
+    @property
+    def heartbeat_age(self) -> float | None:
+        return None
 
     def check(self) -> None:
         if self._slot is None:

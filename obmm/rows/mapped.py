@@ -46,6 +46,8 @@ class MappedMemory:
         self.nbytes = self._starts.pop()
         self.nc = first.cache == "nc"
         self.path = "nc" if self.nc else "cacheable"
+        lease = first.region.lease
+        self.region = (lease.name if lease is not None else first.region.label) or f"mem{first.region.mem_id}"
         self.backend = str(first.region.device.backend)
         self.has_header = first._low == 0 and first.region.data_offset > 0
         self.version_address = first._span.base + RegionHeader.CONTENT_VERSION_OFFSET if self.has_header else 0
@@ -105,6 +107,11 @@ class MappedMemory:
     @property
     def alive(self) -> bool:
         return all(not m.closed and (m._lease is None or m._lease.usable) for m in self._mappings)
+
+    @property
+    def heartbeat_age(self) -> float | None:
+        ages = [mapping._lease.age for mapping in self._mappings if mapping._lease is not None]
+        return max(ages, default=None)
 
     def check(self) -> None:
         for mapping in self._mappings:

@@ -18,6 +18,8 @@ class RowMemory(Protocol):
     nbytes: int
     path: str
     """How rows travel: "cacheable", "nc", "shm" or "file"."""
+    region: str
+    """What metrics call it: the name that it was leased by, its label, or its memory id."""
     backend: str
     """Which kernel answers for the memory, as banners and benchmark results name it."""
     nc: bool
@@ -42,6 +44,11 @@ class RowMemory(Protocol):
     @property
     def alive(self) -> bool:
         """False once closed, or once the lease is known to be lost.  Reads no remote memory."""
+        ...
+
+    @property
+    def heartbeat_age(self) -> float | None:
+        """Seconds since the owner was last heard from (its lease was renewed); None without a lease."""
         ...
 
     def check(self) -> None:

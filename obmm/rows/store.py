@@ -319,6 +319,16 @@ class RowStore:
         return self._memory.backend
 
     @property
+    def region(self) -> str:
+        """Whose memory it is: the name that it was leased by, its label, or its memory id."""
+        return self._memory.region
+
+    @property
+    def heartbeat_age(self) -> float | None:
+        """Seconds since the owner was last heard from; None without a lease."""
+        return self._memory.heartbeat_age
+
+    @property
     def engine(self) -> GatherEngine:
         return self._engine
 

@@ -99,6 +99,8 @@ class MemorySource:
     tables: dict[Any, MemoryTable]
     path: str = "cacheable"
     attach_seconds: float = 0.25
+    region: str = "memory"
+    heartbeat_age: float | None = None
     before: Callable[[], None] | None = None
     flip: bool = False
     alive: bool = True

@@ -133,7 +133,7 @@ def one_step(prefetcher: EngramPrefetcher, random: np.random.Generator, outcome:
         prefetcher.cancel("soak")
         return
     # begin took this version; flips after it make the gather fail, they never show in an OK row
-    generation = int(prefetcher.metrics.generation.values.get((), 0))
+    generation = int(next(iter(prefetcher.metrics.generation.values.values()), 0))
     for layer, layer_ids in zip(LAYERS, ids, strict=True):
         if random.random() < 0.03:
             continue

@@ -5,51 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 from memory_source import MemorySource, MemoryTable, until
-from numpy.typing import NDArray
+from played_device import PlayedDevice
 
 from obmm.prefetch import Deadlines, PrefetchLayer, RowsStatus
 from obmm.prefetch import EngramPrefetcher as _EngramPrefetcher
 
 EngramPrefetcher = partial(_EngramPrefetcher, deadlines=Deadlines(decode=10))
 TABLE = MemoryTable(1_000, 264, neutral_zero=True)
-
-
-class PlayedDevice:
-    """Copies happen when somebody waits for them, and not before: the worst that a real queue may do."""
-
-    def __init__(self) -> None:
-        self.pinned: list[int] = []
-        self.queue: list[tuple[list[bool], Any, Any]] = []
-        self.waited: list[Any] = []
-
-    def allocate_pinned(self, nbytes: int) -> bytearray:
-        self.pinned.append(nbytes)
-        return bytearray(nbytes)
-
-    def allocate(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        return np.zeros(shape, np.uint8)
-
-    def copy(self, destination: Any, source: Any) -> list[bool]:
-        event = [False]
-        self.queue.append((event, destination, source))
-        return event
-
-    def wait(self, event: list[bool], stream: Any) -> None:
-        self.waited.append(stream)
-
-    def done(self, event: list[bool]) -> bool:
-        return event[0]
-
-    def run(self) -> None:
-        for event, destination, source in self.queue:
-            destination[:] = source
-            event[0] = True
-        self.queue.clear()
 
 
 @pytest.fixture
@@ -87,6 +53,9 @@ def test_rows_arrive_at_one_device_address_and_staging_waits_for_its_copy(source
             assert np.array_equal(home, TABLE.rows(other[:, 0], 2))
             prefetcher.drain()
         assert not prefetcher.metrics.sync_fallback.values
+    h2d = prefetcher.metrics.h2d
+    assert h2d.cumulative(("1",))[-1] == 40
+    assert h2d.sums[("1",)] == pytest.approx(40 * 0.002)
 
 
 def test_poll_starts_the_copy_as_soon_as_the_layer_is_there(source: MemorySource) -> None:

@@ -195,7 +195,7 @@ def read_under_a_writer(tables: Published, refreshing: bool) -> None:
                 for layer, layer_ids in zip(LAYERS, ids, strict=True):
                     rows = prefetcher.consume(layer.layer_id)
                     if rows.status is RowsStatus.OK:
-                        generation = int(prefetcher.metrics.generation.values[()])
+                        generation = int(next(iter(prefetcher.metrics.generation.values.values())))
                         assert np.array_equal(rows.buffer, content(layer.layer_id, layer_ids, generation))
                         seen.add(generation)
                     else:
@@ -395,6 +395,7 @@ def test_a_lease_that_is_lost_opens_the_breaker(fabric: emulator.Fabric, a: Devi
 
             until(refused, 20)
             assert "lease" in str(refusals[0])
+            assert prefetcher.metrics.heartbeat_age.values[("engram",)] >= 0.4  # two thirds of the term, unrenewed
     a.driver.unexport(mem_id)
 
 

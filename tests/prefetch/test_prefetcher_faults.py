@@ -473,13 +473,13 @@ def test_rule_6_three_failures_open_the_breaker_and_a_whole_canary_closes_it(sou
         source.before = None
         until(lambda: not _begins(prefetcher) and source.probes >= 2)  # a wrong canary keeps it open
         assert source.gathers == asked
-        assert prefetcher.metrics.mapping_state.values[()] > 0
+        assert prefetcher.metrics.mapping_state.values[("memory",)] > 0
         source.canary_ok = True
         until(lambda: _begins(prefetcher))
         prefetcher.start()
         assert whole(prefetcher.consume(1), random_ids(), 0)
         assert breaker.state is BreakerState.CLOSED
-        assert prefetcher.metrics.mapping_state.values[()] == 0
+        assert prefetcher.metrics.mapping_state.values[("memory",)] == 0
 
 
 def test_a_lost_heartbeat_opens_the_breaker_before_anything_is_read(source: MemorySource) -> None:
