@@ -206,7 +206,7 @@ static struct engine_job *take_companions(struct obmm_engine *engine)
 	return taken;
 }
 
-static void finish_all(struct engine_job *job, int result, uint64_t version)
+static void finish_all(struct engine_job *job, int result, uint64_t version, const struct obmm_fault *fault)
 {
 	while (job) {
 		struct engine_job *next = job->next;
@@ -215,6 +215,8 @@ static void finish_all(struct engine_job *job, int result, uint64_t version)
 			job->outcome->status = -ESTALE;
 		else
 			job->outcome->status = result;
+		if (result == -EFAULT)
+			job->outcome->fault = *fault;
 		if (!result)
 			job->outcome->version = version;
 		finish(job);
@@ -226,13 +228,14 @@ void engine_check_read(struct obmm_engine *engine)
 {
 	while (engine->unchecked) {
 		struct engine_job *jobs = take_companions(engine);
+		struct obmm_fault fault = { 0 };
 		uint64_t version = 0;
 		int result;
 
 		pthread_mutex_unlock(&engine->mutex);
-		result = obmm_recheck_run(jobs->recheck, &version);
+		result = obmm_recheck_run(jobs->recheck, &version, &fault);
 		pthread_mutex_lock(&engine->mutex);
-		finish_all(jobs, result, version);
+		finish_all(jobs, result, version, &fault);
 	}
 	atomic_store_explicit(&engine->check_wanted, false, memory_order_relaxed);
 }
@@ -242,5 +245,5 @@ void engine_cancel_unchecked(struct obmm_engine *engine)
 	struct engine_job *jobs = engine->unchecked;
 
 	engine->unchecked = NULL;
-	finish_all(jobs, -ECANCELED, 0);
+	finish_all(jobs, -ECANCELED, 0, NULL);
 }

@@ -54,16 +54,16 @@ void obmm_recheck_resume(struct obmm_recheck *recheck, int readonly)
 	pthread_mutex_unlock(&recheck->mutex);
 }
 
-static int drop_and_load(const struct obmm_recheck *recheck, uint64_t *version)
+static int drop_and_load(const struct obmm_recheck *recheck, uint64_t *version, struct obmm_fault *fault)
 {
 	const struct obmm_header_place *place = &recheck->place;
 	int result = obmm_rw_set_ownership(recheck->sys, place->fd, place->start, place->end,
 					   OBMM_SHM_MEM_NORMAL | OBMM_SHM_MEM_READONLY, OBMM_SHM_CACHE_INVAL);
 
-	return result ? result : obmm_load(place->version, sizeof(*version), version, NULL);
+	return result ? result : obmm_load(place->version, sizeof(*version), version, fault);
 }
 
-int obmm_recheck_run(struct obmm_recheck *recheck, uint64_t *version)
+int obmm_recheck_run(struct obmm_recheck *recheck, uint64_t *version, struct obmm_fault *fault)
 {
 	int result;
 
@@ -72,7 +72,7 @@ int obmm_recheck_run(struct obmm_recheck *recheck, uint64_t *version)
 		pthread_cond_wait(&recheck->resumed, &recheck->mutex);
 	result = recheck->readonly ? obmm_gate_enter(recheck->place.gate) : -EPERM;
 	if (!result) {
-		result = drop_and_load(recheck, version);
+		result = drop_and_load(recheck, version, fault);
 		obmm_gate_leave(recheck->place.gate);
 	}
 	pthread_mutex_unlock(&recheck->mutex);

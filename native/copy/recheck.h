@@ -39,8 +39,8 @@ void obmm_recheck_resume(struct obmm_recheck *recheck, int readonly);
 
 /*
  * 0 and the version, or -EPERM (the right is not R), -EBADF (the mapping was
- * closed), -EFAULT (the load), or what UPDATE_RANGE answered.
+ * closed), -EFAULT (the load, with *fault), or what UPDATE_RANGE answered.
  */
-int obmm_recheck_run(struct obmm_recheck *recheck, uint64_t *version);
+int obmm_recheck_run(struct obmm_recheck *recheck, uint64_t *version, struct obmm_fault *fault);
 
 #endif

@@ -2,7 +2,9 @@
 /* Gathers that ask memory for the content version before they are done. */
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 #include "../abi/obmm_abi.h"
 #include "../copy/engine.h"
@@ -179,9 +181,33 @@ TEST(right_other_than_r_is_not_touched)
 
 	obmm_recheck_hold(host->recheck);
 	obmm_recheck_resume(host->recheck, 0);
-	CHECK_EQ(obmm_recheck_run(host->recheck, &version), -EPERM);
+	CHECK_EQ(obmm_recheck_run(host->recheck, &version, NULL), -EPERM);
 	CHECK_EQ(atomic_load(&host->calls), 0);
 	close_host(host);
+}
+
+TEST(header_that_is_gone_is_a_fault_with_its_place)
+{
+	struct host *host = open_host();
+	uint64_t *gone = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct obmm_header_place place = { 5, 0x200000, 0x400000, gone, &host->gate };
+	int slot;
+
+	REQUIRE(gone != MAP_FAILED);
+	slot = obmm_guard_add(gone, 4096, 7);
+	REQUIRE(slot >= 0);
+	obmm_recheck_free(host->recheck);
+	host->recheck = host->requests[0].recheck = obmm_recheck_create(&host->sys, &place);
+	REQUIRE(host->recheck);
+	obmm_recheck_resume(host->recheck, 1);
+	submit(host, 1);
+	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), 0);
+	CHECK_EQ(host->outcomes[0].status, -EFAULT);
+	CHECK_EQ(host->outcomes[0].fault.signo, SIGSEGV);
+	CHECK_EQ(host->outcomes[0].fault.address, (uintptr_t)gone);
+	close_host(host);
+	obmm_guard_remove(slot);
+	munmap(gone, 4096);
 }
 
 TEST(closed_mapping_is_not_touched)
@@ -190,7 +216,7 @@ TEST(closed_mapping_is_not_touched)
 	uint64_t version;
 
 	CHECK_EQ(obmm_gate_shut(&host->gate, -1), 0);
-	CHECK_EQ(obmm_recheck_run(host->recheck, &version), -EBADF);
+	CHECK_EQ(obmm_recheck_run(host->recheck, &version, NULL), -EBADF);
 	CHECK_EQ(atomic_load(&host->calls), 0);
 	close_host(host);
 }

@@ -39,7 +39,7 @@ struct obmm_recheck *obmm_recheck_create(struct obmm_sys *sys, const struct obmm
 void obmm_recheck_free(struct obmm_recheck *recheck);
 void obmm_recheck_hold(struct obmm_recheck *recheck);
 void obmm_recheck_resume(struct obmm_recheck *recheck, int readonly);
-int obmm_recheck_run(struct obmm_recheck *recheck, uint64_t *version);
+int obmm_recheck_run(struct obmm_recheck *recheck, uint64_t *version, struct obmm_fault *fault);
 
 /* copy/gather.h */
 #define OBMM_TABLE_NC ...
