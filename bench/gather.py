@@ -5,6 +5,7 @@
     python -m obmm.bench.gather --scaling    one to sixteen threads
     python -m obmm.bench.gather --sweep      1e2 to 1e6 rows; 64 MiB to 8 GiB
     python -m obmm.bench.gather --step       a decode step: what starting costs, what stays blocked; call costs
+    python -m obmm.bench.gather --hot        the hot-row cache: Zipf row numbers, with and without it
 
 Row numbers are uniform, new for every timed call and drawn before the clock runs.  All candidates write into the same
 2 MiB-aligned buffer and take turns in random order; a figure is the median of the rounds, a ratio the median of the
@@ -32,7 +33,8 @@ from obmm._native import ffi, lib
 from obmm.bench import machine, reference
 from obmm.bench.shared_table import AlignedPages, SharedTable, describe_pages, torch_index_select
 from obmm.bench.timing import percentiles
-from obmm.rows import GatherEngine
+from obmm.bench.zipf import Zipf
+from obmm.rows import HOT_ROWS, GatherEngine
 
 SIZES = (64, 128, 256, 512, 1024, 1364, 2048, 4096)
 COUNTS = (128, 1536, 98304)
@@ -300,12 +302,57 @@ def call_costs(store: Any) -> Record:
     return record
 
 
-MODES = {"sizes": sizes, "scaling": scaling, "sweep": sweep, "step": step}
+def hot(arguments: argparse.Namespace, engine: GatherEngine) -> list[Record]:
+    """64 tokens x 24 rows of 264 bytes, with the usual cache and without one, turn and turn about on the same ids."""
+    rows, row_bytes = 1536, 264
+    table = SharedTable(arguments.region, huge=False, header=True)
+    plain = table.store(row_bytes, engine, plan=True)
+    cached = table.store(row_bytes, engine, plan=True, hot_rows=HOT_ROWS)
+    spec, kept = cached.tables["t"], cached.hot["t"]
+    print(cached.explain())
+    ids, out = np.zeros(rows, np.int64), np.zeros((rows, row_bytes), np.uint8)
+    calls = {"without": plain.prepare("t", ids, out), "with": cached.prepare("t", ids, out)}
+    records = []
+    for exponent in (0.0, 0.8, 1.0, 1.2):
+        draw = Zipf(spec.n_rows, exponent, seed=3)
+        for _ in range(300):  # until the cache holds what it will hold
+            ids[:] = draw(rows)
+            calls["with"]()
+        before, wrong = (kept.hits, kept.misses), 0
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for round_ in range(max(100, arguments.rounds * 20)):
+            ids[:] = draw(rows)
+            for name in random.sample(list(calls), len(calls)):
+                out[:] = 0
+                began = time.perf_counter_ns()
+                calls[name](1)
+                times[name].append((time.perf_counter_ns() - began) / rows)
+                if round_ % 50 == 0:
+                    wrong += table.wrong_rows(ids, out, spec.row_stride)
+        hits, misses = kept.hits - before[0], kept.misses - before[1]
+        ratio = median(one / other for one, other in zip(times["without"], times["with"], strict=True))
+        record: Record = {
+            "hot": f"Zipf exponent {exponent}",
+            "hit_ratio": round(hits / (hits + misses), 3),
+            "ns_per_row": {name: round(median(values), 1) for name, values in times.items()},
+            "without_over_with": round(ratio, 2),
+            "wrong_rows": wrong,
+            "plan": cached.explain(),
+        }
+        records.append(record)
+        print(
+            f"{record['hot']}: {record['hit_ratio']:.1%} hits; ns per row {json.dumps(record['ns_per_row'])}, without / with "
+            f"{ratio:.2f}; ordinary memory of this host, no fabric"
+        )
+    return records
+
+
+MODES = {"sizes": sizes, "scaling": scaling, "sweep": sweep, "step": step, "hot": hot}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for mode in ("scaling", "sweep", "step"):
+    for mode in ("scaling", "sweep", "step", "hot"):
         parser.add_argument(f"--{mode}", dest="mode", action="store_const", const=mode, default="sizes")
     parser.add_argument("--json", type=Path, help="write all records there")
     parser.add_argument("--rounds", type=int, default=11)

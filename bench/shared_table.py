@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.header import RegionHeader
 from obmm.rows import GatherEngine, LocalMemory, Manifest, RowStore, TableSpec
 from obmm.rows.pages import HUGE, is_huge
 
@@ -59,9 +60,14 @@ class AlignedPages:
 
 
 class SharedTable:
-    """`nbytes` of shared memory whose 8-byte words are a function of their place."""
+    """`nbytes` of shared memory whose 8-byte words are a function of their place.
 
-    def __init__(self, nbytes: int, *, huge: bool) -> None:
+    `header`: the first page is a region header, and tables begin behind it.
+    """
+
+    def __init__(self, nbytes: int, *, huge: bool, header: bool = False) -> None:
+        self._header = header
+        self._first = RegionHeader.SIZE if header else 0
         self._pages = AlignedPages(nbytes, shared=True)
         self.nbytes = nbytes
         words = self._pages.array.view(np.uint64)
@@ -70,18 +76,20 @@ class SharedTable:
         for at in range(0, len(words), _CHUNK):
             part = words[at : at + _CHUNK]
             np.multiply(np.arange(at, at + len(part), dtype=np.uint64), _FACTOR, out=part)
+        if header:
+            LocalMemory.format(self._pages.array, generation=1)
 
     @property
     def address(self) -> int:
         address: int = self._pages.address
         return address
 
-    def store(self, row_bytes: int, engine: GatherEngine, *, plan: bool) -> RowStore:
+    def store(self, row_bytes: int, engine: GatherEngine, *, plan: bool, hot_rows: int = 0) -> RowStore:
         """A store with one table "t" over all of it."""
         stride = -(-row_bytes // 8) * 8
-        manifest = Manifest((TableSpec("t", self.nbytes // stride, row_bytes, stride),))
-        memory = LocalMemory(self._pages.array)
-        return RowStore.attach(memory, manifest, verify="header", plan=plan, engine=engine)
+        manifest = Manifest((TableSpec("t", (self.nbytes - self._first) // stride, row_bytes, stride),))
+        memory = LocalMemory(self._pages.array, header=self._header)
+        return RowStore.attach(memory, manifest, verify="header", plan=plan, engine=engine, hot_rows=hot_rows)
 
     def rows(self, row_bytes: int, stride: int | None = None) -> NDArray[np.uint8]:
         """The rows as a plain array, packed unless a stride is given: what NumPy and torch gather from."""
@@ -97,6 +105,7 @@ class SharedTable:
             some = ids[at : at + 4096].astype(np.uint64)
             words = -(-row_bytes // 8)
             place = some[:, None] * np.uint64(stride // 8) + np.arange(words, dtype=np.uint64)
+            place += np.uint64(self._first // 8)
             wanted = (place * _FACTOR).view(np.uint8)[:, :row_bytes]
             wrong += int((wanted != rows[at : at + 4096]).any(axis=1).sum())
         return wrong

@@ -400,6 +400,7 @@ int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request
 
 	outcome->rows_read = 0;
 	outcome->rows_zero = 0;
+	outcome->rows_hot = 0;
 	if (atomic_load_explicit(&engine->stopping, memory_order_relaxed))
 		return outcome->status = -ESHUTDOWN;
 	outcome->status = engine_guard_is_lost(engine, started) ? -EUNATCH : obmm_gather_check(request, outcome);

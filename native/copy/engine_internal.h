@@ -32,6 +32,7 @@ struct engine_job {
 	_Atomic uint64_t cursor;
 	_Atomic uint64_t rows_read;
 	_Atomic uint64_t rows_zero;
+	_Atomic uint64_t rows_hot;
 	_Atomic uint64_t version; /* of the first chunk, plus 1; 0: none yet */
 	uint64_t chunk;
 	uint64_t started_ns;

@@ -91,6 +91,7 @@ static int row_by_row(struct obmm_gather_job *job)
 	const struct obmm_request *request = job->request;
 	const struct obmm_table *table = request->table;
 	struct row row = { .bytes = table->row_bytes, .nc = table->flags & OBMM_TABLE_NC };
+	bool hot = obmm_is_hot(request);
 	uint64_t failed = 0;
 
 	for (uint64_t i = job->from; i < job->to; i++) {
@@ -100,6 +101,10 @@ static int row_by_row(struct obmm_gather_job *job)
 		if (number < 0) {
 			memset(row.dst, 0, row.bytes);
 			job->rows_zero++;
+			continue;
+		}
+		if (hot && obmm_hot_get(request->hot, (uint64_t)number, job->version, row.dst)) {
+			job->rows_hot++;
 			continue;
 		}
 		row.src = obmm_row_address(table, (uint64_t)number);
@@ -120,5 +125,6 @@ void obmm_spoil_rows_only(struct obmm_gather_job *job)
 {
 	job->rows_read = job->to - job->from;
 	job->rows_zero = 0;
+	job->rows_hot = 0;
 	job->copy = row_by_row;
 }

@@ -10,7 +10,7 @@
 #include "places.h"
 #include "sort.h"
 
-enum { MAX_AHEAD = 64, MIN_AHEAD = 4 };
+enum { MIN_AHEAD = 4 };
 
 void obmm_tuning_default(struct obmm_tuning *tuning, uint32_t row_bytes, uint32_t flags)
 {
@@ -118,7 +118,7 @@ static void pad(const uint8_t **src, size_t have, size_t want)
 static int in_order(struct obmm_gather_job *job)
 {
 	const struct obmm_request *request = job->request;
-	const uint8_t *src[OBMM_BLOCK + MAX_AHEAD];
+	const uint8_t *src[OBMM_BLOCK + OBMM_MAX_AHEAD];
 	struct obmm_batch batch = batch_for(job, src);
 	uint64_t at = job->from, resolved = at;
 	size_t have = 0;
@@ -193,7 +193,7 @@ static int in_address_order(struct obmm_gather_job *job)
 {
 	const struct obmm_request *request = job->request;
 	const struct obmm_table *table = request->table;
-	const uint8_t *src[OBMM_BLOCK + MAX_AHEAD];
+	const uint8_t *src[OBMM_BLOCK + OBMM_MAX_AHEAD];
 	uint8_t *dst[OBMM_BLOCK];
 	struct obmm_batch batch = batch_for(job, src);
 
@@ -273,7 +273,7 @@ static size_t ahead_of(const struct obmm_table *table)
 
 	if (!table->tuning.prefetch_bytes)
 		return 0;
-	return ahead < MIN_AHEAD ? MIN_AHEAD : ahead > MAX_AHEAD ? MAX_AHEAD : ahead;
+	return ahead < MIN_AHEAD ? MIN_AHEAD : ahead > OBMM_MAX_AHEAD ? OBMM_MAX_AHEAD : ahead;
 }
 
 static bool is_ordered(const struct obmm_request *request)
@@ -295,6 +295,10 @@ static int copy_rows(struct obmm_gather_job *job)
 	bool large = lines && request->count * table->row_bytes >= table->tuning.stream_bytes;
 	bool ordered = job->scratch && is_ordered(request);
 
+	if (obmm_is_hot(request)) {
+		job->ahead = table->flags & OBMM_TABLE_NC ? 0 : ahead_of(table);
+		return obmm_gather_hot(job);
+	}
 	if (table->flags & OBMM_TABLE_NC) {
 		obmm_order_load();
 		return ordered ? uncached(job) : uncached_in_order(job);
@@ -307,11 +311,6 @@ static int copy_rows(struct obmm_gather_job *job)
 	}
 	job->kernel = large && table->row_bytes >= table->tuning.stream_row ? set->stream : set->plain;
 	return in_order(job);
-}
-
-static uint64_t read_version(const struct obmm_table *table)
-{
-	return table->version ? __atomic_load_n(table->version, __ATOMIC_ACQUIRE) : 0;
 }
 
 static bool is_ahead_of_caches(const struct obmm_table *table, uint64_t version)
@@ -328,7 +327,7 @@ static int run(void *arg)
 	const struct obmm_table *table = job->request->table;
 	int result;
 
-	job->version = read_version(table);
+	job->version = obmm_read_version(table);
 	if (job->version & 1 || is_ahead_of_caches(table, job->version))
 		return -ESTALE;
 	if (table->version)
@@ -336,7 +335,7 @@ static int run(void *arg)
 	result = job->copy(job);
 	if (table->version)
 		obmm_order_load();
-	return read_version(table) == job->version ? result : -ESTALE;
+	return obmm_read_version(table) == job->version ? result : -ESTALE;
 }
 
 static uint32_t enter_gates(const struct obmm_table *table)
@@ -368,8 +367,9 @@ int obmm_gather_range(const struct obmm_request *request, uint64_t from, uint64_
 		obmm_gate_leave(table->gates[--entered]);
 	outcome->version = job.version;
 	if (!result) {
-		outcome->rows_read += job.rows_read - job.rows_zero;
+		outcome->rows_read += job.rows_read - job.rows_zero - job.rows_hot;
 		outcome->rows_zero += job.rows_zero;
+		outcome->rows_hot += job.rows_hot;
 	}
 	return result;
 }
@@ -404,6 +404,8 @@ void obmm_gather_finish(const struct obmm_request *request, struct obmm_outcome 
 		add(&totals->ids, request->count);
 		add(&totals->rows_read, outcome->rows_read);
 		add(&totals->rows_zero, outcome->rows_zero);
+		add(&totals->rows_hot, outcome->rows_hot);
+		add(&totals->rows_missed, obmm_is_hot(request) ? outcome->rows_read : 0);
 		add(&totals->nanoseconds, outcome->nanoseconds);
 		break;
 	case -ERANGE:

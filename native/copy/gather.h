@@ -15,6 +15,7 @@
 
 #include "gate.h"
 #include "guard.h"
+#include "hot.h"
 
 struct obmm_recheck;
 
@@ -39,6 +40,8 @@ struct obmm_totals {
 	uint64_t ids;
 	uint64_t rows_read;
 	uint64_t rows_zero;
+	uint64_t rows_hot;
+	uint64_t rows_missed;
 	uint64_t nanoseconds; /* sums up gathers that overlapped */
 	uint64_t refused;
 	uint64_t faults;
@@ -121,6 +124,12 @@ struct obmm_request {
 	uint64_t low;
 	uint64_t high;
 	struct obmm_failures *failures; /* or NULL; of one gather at a time */
+	/*
+	 * Of this table, or NULL: rows are taken from there, and those that had to
+	 * be read are kept.  Only for tables with a content version, and for no
+	 * more ids than it has rows: others would only flush it.
+	 */
+	struct obmm_hot *hot;
 };
 
 struct obmm_outcome {
@@ -128,6 +137,7 @@ struct obmm_outcome {
 	int64_t bad_id;
 	uint64_t rows_read; /* from the table; repeats that were copied from the output do not count */
 	uint64_t rows_zero;
+	uint64_t rows_hot; /* from the cache */
 	uint64_t nanoseconds;
 	uint64_t version; /* of the content that the rows are from */
 	struct obmm_fault fault;

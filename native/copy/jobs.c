@@ -35,6 +35,7 @@ void engine_run_chunks(struct obmm_engine *engine, struct engine_job *job, struc
 		result = obmm_gather_range(request, from, to, scratch, &part);
 		atomic_fetch_add_explicit(&job->rows_read, part.rows_read, memory_order_relaxed);
 		atomic_fetch_add_explicit(&job->rows_zero, part.rows_zero, memory_order_relaxed);
+		atomic_fetch_add_explicit(&job->rows_hot, part.rows_hot, memory_order_relaxed);
 		if (!atomic_compare_exchange_strong(&job->version, &unknown, part.version + 1) &&
 		    unknown != part.version + 1 && !result)
 			result = -ESTALE;
@@ -111,6 +112,7 @@ struct engine_job *engine_take_job(struct obmm_engine *engine, const struct obmm
 	atomic_store(&job->cursor, 0);
 	atomic_store(&job->rows_read, 0);
 	atomic_store(&job->rows_zero, 0);
+	atomic_store(&job->rows_hot, 0);
 	atomic_store(&job->version, 0);
 	atomic_store(&job->state, JOB_QUEUED);
 	outcome->status = -EINPROGRESS;
@@ -137,6 +139,7 @@ static void write_outcome(struct engine_job *job)
 
 	outcome->rows_read = atomic_load(&job->rows_read);
 	outcome->rows_zero = atomic_load(&job->rows_zero);
+	outcome->rows_hot = atomic_load(&job->rows_hot);
 	outcome->nanoseconds = engine_now_ns() - job->started_ns;
 	outcome->threads = (int32_t)job->joined;
 	outcome->version = atomic_load(&job->version) ? atomic_load(&job->version) - 1 : 0;

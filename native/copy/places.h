@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the ids of a request to rows, and from rows to addresses. */
+/* From the ids of a request to rows, from rows to addresses, and to the version of what lies there. */
 #ifndef OBMM_PLACES_H
 #define OBMM_PLACES_H
 
@@ -46,6 +46,12 @@ static inline const uint8_t *obmm_row_address(const struct obmm_table *table, ui
 		return table->base + row * table->row_stride;
 	return table->base + row / table->rows_per_segment * table->segment_bytes +
 	       row % table->rows_per_segment * table->row_stride;
+}
+
+/* The content version now; 0 where there is none. */
+static inline uint64_t obmm_read_version(const struct obmm_table *table)
+{
+	return table->version ? __atomic_load_n(table->version, __ATOMIC_ACQUIRE) : 0;
 }
 
 #endif

@@ -6,9 +6,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 
-from obmm.prefetch.source import RowSource
+from obmm.prefetch.source import Hot, RowSource
 
 BUCKETS = tuple(10 ** (i / 4 - 6) for i in range(25))
 """Upper bounds: 1 us to 1 s, or one millionth to 1, four per decade."""
@@ -17,14 +18,29 @@ Labels = tuple[str, ...]
 
 
 class Counter:
-    """A family of sums."""
+    """A family of sums: added to by its owner, or looked up when somebody reads them."""
 
     def __init__(self, name: str, help: str, labels: Labels) -> None:
         self.name, self.help, self.labels = name, help, labels
-        self.values: defaultdict[Labels, float] = defaultdict(float)
+        self._values: defaultdict[Labels, float] = defaultdict(float)
+        self._sources: dict[Labels, Callable[[], float]] = {}
 
     def add(self, *labels: str, by: float = 1) -> None:
-        self.values[labels] += by
+        self._values[labels] += by
+
+    def watch(self, *labels: str, source: Callable[[], float]) -> None:
+        """Add what `source` says, which grows from now on, until `settle`."""
+        self._values[labels] -= source()
+        self._sources[labels] = source
+
+    def settle(self) -> None:
+        """Look at no source any more: what they said stays."""
+        self._values = defaultdict(float, self.values)
+        self._sources.clear()
+
+    @property
+    def values(self) -> dict[Labels, float]:
+        return dict(self._values) | {key: self._values[key] + source() for key, source in list(self._sources.items())}
 
 
 class Gauge:
@@ -84,7 +100,7 @@ class PrefetchMetrics:
         )
         self.unique = Histogram(
             "obmm_unique_rows_ratio",
-            "Rows read per row asked for: less than 1 where repeats are read once.",
+            "Rows read per row asked for: less than 1 where repeats are read once, or come from the hot-row cache.",
             ("table",),
         )
         self.attach = Histogram("obmm_attach_seconds", "Mapping, checking and measuring a store.", ("region",))
@@ -95,6 +111,9 @@ class PrefetchMetrics:
         self.unused = Counter("obmm_unused_prefetch", "Layers gathered for nothing.", ("reason",))
         self.sync_fallback = Counter("obmm_sync_fallback", "Layers gathered inside consume.", ("reason",))
         self.zero_rows = Counter("obmm_zero_rows", "Rows replaced by zeros.", ("table", "reason"))
+        self.hot_hits = Counter("obmm_hot_cache_hits", "Rows taken from the hot-row cache.", ("table",))
+        self.hot_misses = Counter("obmm_hot_cache_misses", "Rows that the hot-row cache did not have.", ("table",))
+        self.hot_bytes = Gauge("obmm_hot_cache_bytes", "Memory of the hot-row cache.", ("table",))
         self.errors = Counter("obmm_errors", "Failed gathers and refused batches.", ("kind",))
         self.slots_in_use = Gauge("obmm_slots_in_use", "Staging slots that hold a step.", ("layer",))
         self.slots_abandoned = Gauge("obmm_slots_abandoned", "Slots given up to a late gather.", ("layer",))
@@ -114,8 +133,26 @@ class PrefetchMetrics:
         if store.heartbeat_age is not None:
             self.heartbeat_age.watch(store.region, source=lambda: store.heartbeat_age or 0.0)
 
+    def watch_hot(self, store: RowSource) -> None:
+        """Show the hot-row caches of `store`, in place of an earlier store's."""
+        watched = (self.hot_hits, self.hot_misses, self.rows, self.bytes)
+        for family in watched:
+            family.settle()
+        self.hot_bytes.forget()
+        for table, hot in store.hot.items():
+            row_bytes, label = store.tables[table].row_bytes, str(table)
+            self.hot_hits.watch(label, source=partial(getattr, hot, "hits"))
+            self.hot_misses.watch(label, source=partial(getattr, hot, "misses"))
+            self.hot_bytes.watch(label, source=partial(getattr, hot, "nbytes"))
+            self.rows.watch(label, "cache", source=partial(getattr, hot, "hits"))
+            self.bytes.watch(label, "cache", source=partial(_bytes_of, hot, row_bytes))
+
     def families(self) -> list[Counter | Gauge | Histogram]:
         return [family for family in vars(self).values() if isinstance(family, Counter | Gauge | Histogram)]
+
+
+def _bytes_of(hot: Hot, row_bytes: int) -> int:
+    return hot.hits * row_bytes
 
 
 def token_bucket(n_tokens: int) -> str:

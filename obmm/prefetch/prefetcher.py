@@ -172,6 +172,7 @@ class EngramPrefetcher:
     def _adopt(self, store: RowSource, breaker: CircuitBreaker) -> None:
         self._store = store
         self.metrics.watch_region(store)
+        self.metrics.watch_hot(store)
         self._limits = np.array([store.tables[layer.table].n_rows for layer in self._layers])
         self._health = PeerHealth(store, breaker, self._deadlines.probe, self._max_abandoned, self.metrics)
         self._gatherer = Gatherer(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from obmm.rows.requests import Faulty, Invalid
 from obmm.rows.table import TableId
 
-__all__ = ["Faulty", "Invalid", "Prepared", "RowSource", "Table", "TableId", "Ticket"]
+__all__ = ["Faulty", "Hot", "Invalid", "Prepared", "RowSource", "Table", "TableId", "Ticket"]
 
 
 class Table(Protocol):
@@ -26,6 +26,23 @@ class Table(Protocol):
     def neutral_zero(self) -> bool:
         """Whether a token whose rows are all zero leaves the model's hidden state as it was."""
         ...
+
+
+class Hot(Protocol):
+    """The hot-row cache of a table, as metrics see it; it counts for everybody who gathers through the source."""
+
+    @property
+    def hits(self) -> int:
+        """Rows that were taken from it."""
+        ...
+
+    @property
+    def misses(self) -> int:
+        """Rows that were looked for in it and read from the table."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
 
 
 class Ticket(Protocol):
@@ -102,6 +119,11 @@ class RowSource(Protocol):
     @property
     def attach_seconds(self) -> float:
         """How long it took until rows could be gathered."""
+        ...
+
+    @property
+    def hot(self) -> Mapping[Any, Hot]:
+        """The hot-row caches of the tables that have one."""
         ...
 
     def prepare_many(

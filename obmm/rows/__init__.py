@@ -7,6 +7,7 @@ with RowStore.attach(region.map("r"), lease.manifest) as store:
 
 from obmm.rows.engine import GatherEngine, default_engine
 from obmm.rows.errors import CanaryError, GatherDeadlineError
+from obmm.rows.hot import HOT_ROWS, HotRows
 from obmm.rows.local import LocalMemory
 from obmm.rows.manifest import Manifest
 from obmm.rows.mapped import MappedMemory
@@ -19,10 +20,12 @@ from obmm.rows.table import TableId, TableSpec
 from obmm.rows.ticket import Ticket
 
 __all__ = [
+    "HOT_ROWS",
     "CanaryError",
     "GatherDeadlineError",
     "GatherEngine",
     "GatherStats",
+    "HotRows",
     "LocalMemory",
     "Manifest",
     "MappedMemory",

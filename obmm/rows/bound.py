@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from obmm._native import ffi, lib
 from obmm.rows.errors import refused
+from obmm.rows.hot import HotRows
 from obmm.rows.memory import RowMemory
 from obmm.rows.table import TableSpec
 
@@ -70,6 +71,15 @@ class BoundTable:
         self.template.out_stride = spec.row_bytes
         self.template.low = self.low
         self.template.high = self.high
+        self.hot: HotRows | None = None
+
+    def keep_hot(self, rows: int) -> None:
+        """Keep that many of its rows in local memory, for gathers from now on."""
+        self._keep(HotRows(self.spec, rows, self.totals))
+
+    def _keep(self, hot: HotRows) -> None:
+        self.hot = hot
+        self.template.hot = hot.pointer
 
     def subset(self, columns: Sequence[int] | None, low: int, high: int | None, n_columns: int) -> BoundTable:
         """The same table, restricted further."""
@@ -85,6 +95,8 @@ class BoundTable:
         )
         other.struct.tuning = self.struct.tuning
         other.totals = other.struct.totals = self.totals
+        if self.hot is not None:
+            other._keep(self.hot)
         return other
 
     def fill_columns(self, request: Any, last_dimension: int, local: bool) -> None:

@@ -30,7 +30,8 @@ class Plan:
     """What was measured of one table, and what follows from it.
 
     Times in nanoseconds.  `by_threads`: ns per row of a large batch with so many threads.  `asynchronous_rows`: from so
-    many rows on a hand-over to the background costs less than a tenth of the gather.
+    many rows on a hand-over to the background costs less than a tenth of the gather.  `kept`, `not_kept`: ns per row that
+    is taken from the hot-row cache, and that is looked for there in vain.
     """
 
     table: str
@@ -53,6 +54,17 @@ class Plan:
     threads: int = 1
     thread_rows: int = 0
     asynchronous_rows: int = 0
+    hot_rows: int = 0
+    hot_bytes: int = 0
+    kept: float = 0.0
+    not_kept: float = 0.0
+
+    @property
+    def paying_hits(self) -> float | None:
+        """The part of the rows that must be found in the hot-row cache before it pays; None: it never does here."""
+        if not self.measured or not self.hot_rows or self.kept >= self.in_order:
+            return None
+        return max(0.0, (self.not_kept - self.in_order) / (self.not_kept - self.kept))
 
     def explain(self) -> str:
         """The choice and its numbers, as every benchmark result repeats them."""
@@ -80,7 +92,17 @@ class Plan:
             f"streaming stores from {self.stream_bytes >> 20} MiB of result; {pool}; "
             f"background from {self.asynchronous_rows} rows"
         )
-        return "\n".join(lines)
+        return "\n".join((*lines, self._explain_hot()))
+
+    def _explain_hot(self) -> str:
+        if not self.hot_rows:
+            return "  hot-row cache: none, hot_rows= of attach did not ask for one"
+        size = f"  hot-row cache: asked for, {self.hot_rows} rows in {self.hot_bytes / 1e6:.1f} MB; "
+        if not self.measured:
+            return size + "not measured, pays where a read costs more than a copy"
+        costs = f"ns per row: kept {self.kept:.1f}, not kept {self.not_kept:.1f}, without it {self.in_order:.1f}: "
+        pays = self.paying_hits
+        return size + costs + ("does not pay on this memory" if pays is None else f"pays from {pays:.0%} hits on")
 
 
 def default_plan(bound: BoundTable) -> Plan:
@@ -93,6 +115,8 @@ def default_plan(bound: BoundTable) -> Plan:
             path=bound.memory.path,
             isa=ffi.string(lib.obmm_gather_isa()).decode(),
             huge=bound.huge,
+            hot_rows=bound.hot.rows if bound.hot is not None else 0,
+            hot_bytes=bound.hot.nbytes if bound.hot is not None else 0,
         ),
         bound,
     )
@@ -115,6 +139,7 @@ def measure(bound: BoundTable, engine: GatherEngine) -> Plan:
         in_order, ordered = meter.compare(batch, _address_order(bound))
         _choose_order(bound, tuning_was, in_order, ordered, batch)
         by_threads = meter.by_threads(batch)
+        not_kept, kept = meter.hot() if bound.hot is not None else (0.0, 0.0)
     finally:
         bound.struct.totals = bound.totals
     single = by_threads[0][1]
@@ -135,6 +160,8 @@ def measure(bound: BoundTable, engine: GatherEngine) -> Plan:
         batch_in_order=in_order,
         batch_ordered=ordered,
         by_threads=by_threads,
+        kept=kept,
+        not_kept=not_kept,
         threads=threads,
         asynchronous_rows=max(1, int(10 * _WAKE_NS / single)),
     )
@@ -255,6 +282,22 @@ class _Meter:
             n *= 2
         counts.append(self._engine.threads + 1)
         return tuple((n, self.ns_per_row(rows, n)) for n in counts)
+
+    def hot(self) -> tuple[float, float]:
+        """ns per row of a batch that is new to the hot-row cache, and of the same again."""
+        bound = self._bound
+        request, outcome = ffi.new("struct obmm_request *", bound.template[0]), ffi.new("struct obmm_outcome *")
+        rows = min(self.most, _STEP_ROWS, int(lib.obmm_hot_rows(request.hot)) // 2)
+        request.ids, request.id_bytes, request.count, request.out = self._numbers, 8, rows, self._target
+        best = [float("inf")] * 2
+        for _ in range(4):
+            self._ids[:rows] = np.random.default_rng(self._next()).integers(0, bound.spec.n_rows, rows)
+            for way in (0, 1):
+                result = lib.obmm_engine_gather(self._engine.pointer, request, 1, outcome)
+                if result < 0:
+                    raise self._failed(int(result), outcome.fault)
+                best[way] = min(best[way], outcome.nanoseconds / rows)
+        return best[0], best[1]
 
     def _next(self) -> int:
         self._seed = (self._seed * 6364136223846793005 + 1442695040888963407) % (1 << 64)

@@ -120,6 +120,11 @@ class Requests:
             return None
         return self._failed[index][: request.count].copy()
 
+    def read_memory(self) -> None:
+        """Ask the memory for every row, whatever is kept of it here."""
+        for request in self.array:
+            request.hot = ffi.NULL
+
     def finish(self, index: int = 0) -> int:
         """The rows read, or raise what went wrong."""
         outcome = self.each[index]

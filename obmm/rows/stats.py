@@ -11,8 +11,8 @@ from typing import Any
 class GatherStats:
     """Counters of gathers that have ended.  Pass one as ``stats=`` to have a call's numbers added to it too.
 
-    `ids` were asked for, `rows` of them read from the table, `zero_rows` given as zeros without a read; the rest were
-    repeats that were copied.  `seconds` adds up the gathers' own times, which overlap when they run in the background.
+    `ids` were asked for, `rows` of them read from the table, `hot_rows` taken from its hot-row cache, `zero_rows` given as
+    zeros without a read; the rest were repeats that were copied.  `seconds` adds up the gathers' own times, which overlap when they run in the background.
     The last four count gathers that failed: an id was `refused`, the memory faulted, it was published meanwhile, or the
     gather was abandoned.
     """
@@ -21,6 +21,7 @@ class GatherStats:
     ids: int = 0
     rows: int = 0
     zero_rows: int = 0
+    hot_rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
     refused: int = 0
@@ -37,6 +38,7 @@ class GatherStats:
         self.ids += totals.ids
         self.rows += totals.rows_read
         self.zero_rows += totals.rows_zero
+        self.hot_rows += totals.rows_hot
         self.bytes += totals.rows_read * row_bytes
         self.seconds += totals.nanoseconds * 1e-9
         self.refused += totals.refused
@@ -50,5 +52,6 @@ class GatherStats:
         self.ids += ids
         self.rows += outcome.rows_read
         self.zero_rows += outcome.rows_zero
+        self.hot_rows += outcome.rows_hot
         self.bytes += outcome.rows_read * row_bytes
         self.seconds += outcome.nanoseconds * 1e-9

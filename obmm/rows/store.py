@@ -24,6 +24,7 @@ from obmm.rows import canary
 from obmm.rows.bound import BoundTable
 from obmm.rows.engine import GatherEngine, default_engine
 from obmm.rows.errors import late, outdated, refused
+from obmm.rows.hot import HotRows, wanted
 from obmm.rows.manifest import Manifest
 from obmm.rows.mapped import MappedMemory
 from obmm.rows.memory import RowMemory
@@ -77,12 +78,15 @@ class RowStore:
         engine: GatherEngine | None = None,
         access: Access = "r",
         cache: Cache | None = None,
+        hot_rows: int | dict[TableId, int] = 0,
     ) -> Self:
         """A store over `source`: a mapping, a sequence of regions that hold the payload in order (mapped here, at
         consecutive addresses), or another `RowMemory`.
 
         `manifest`: as published.  `verify`: "canary" compares header and canary rows with it, "header" the header only,
         "none" (owner side, before the first publication) nothing.  `plan`: measure the memory and choose how to gather.
+        `hot_rows`: how many rows of each table to keep in local memory (`HOT_ROWS` is the usual number), for a slow fabric
+        and rows that recur; `explain` says whether it pays.  Not for memory without a region header.
 
         StaleHandleError, CanaryError: the memory is not what the manifest describes.  A failed attach leaves nothing
         mapped.
@@ -92,8 +96,11 @@ class RowStore:
         memory = _memory_of(source, access, cache)
         try:
             memory.check()
+            hot = wanted(hot_rows, described.tables, memory)
             huge = is_huge(memory.address, memory.nbytes)
             tables = {spec.table_id: BoundTable(spec, memory, huge=huge) for spec in described.tables}
+            for table_id, rows in hot.items():
+                tables[table_id].keep_hot(rows)
             store = cls(memory, described, engine or default_engine(), tables)
             store._verify(verify)
             store._plan(plan and verify != "none")
@@ -384,6 +391,7 @@ class RowStore:
             gathers.append((bound, ids, np.empty((len(ids), bound.spec.row_bytes), np.uint8)))
         self._memory.check()
         requests = Requests(gathers, None, "flat", "error")
+        requests.read_memory()
         expected = [(bound.spec, self.manifest.canary[bound.spec.table_id], out) for bound, _, out in gathers]
         return ProbeTicket(self._submit(requests, 0) if gathers else (), expected)
 
@@ -395,6 +403,13 @@ class RowStore:
     def plans(self) -> MappingProxyType[TableId, Plan]:
         """The same as data."""
         return MappingProxyType(self._plans)
+
+    @property
+    def hot(self) -> MappingProxyType[TableId, HotRows]:
+        """The hot-row caches of the tables that have one."""
+        return MappingProxyType(
+            {table_id: bound.hot for table_id, bound in self._bound.items() if bound.hot is not None}
+        )
 
     def stats(self) -> GatherStats:
         """What was gathered so far, subsets included, by gathers that have ended."""

@@ -101,6 +101,7 @@ class MemorySource:
     attach_seconds: float = 0.25
     region: str = "memory"
     heartbeat_age: float | None = None
+    hot: dict[Any, Any] = field(default_factory=dict)
     before: Callable[[], None] | None = None
     flip: bool = False
     alive: bool = True

@@ -41,6 +41,14 @@ void obmm_recheck_hold(struct obmm_recheck *recheck);
 void obmm_recheck_resume(struct obmm_recheck *recheck, int readonly);
 int obmm_recheck_run(struct obmm_recheck *recheck, uint64_t *version, struct obmm_fault *fault);
 
+/* copy/hot.h */
+#define OBMM_HOT_MOST_BYTES ...
+struct obmm_hot;
+int obmm_hot_create(uint64_t rows, uint32_t row_bytes, struct obmm_hot **hot);
+void obmm_hot_free(struct obmm_hot *hot);
+uint64_t obmm_hot_rows(const struct obmm_hot *hot);
+uint64_t obmm_hot_bytes(const struct obmm_hot *hot);
+
 /* copy/gather.h */
 #define OBMM_TABLE_NC ...
 #define OBMM_TABLE_HUGE ...
@@ -60,6 +68,8 @@ struct obmm_totals {
 	uint64_t ids;
 	uint64_t rows_read;
 	uint64_t rows_zero;
+	uint64_t rows_hot;
+	uint64_t rows_missed;
 	uint64_t nanoseconds;
 	uint64_t refused;
 	uint64_t faults;
@@ -102,12 +112,14 @@ struct obmm_request {
 	uint64_t low;
 	uint64_t high;
 	struct obmm_failures *failures;
+	struct obmm_hot *hot;
 };
 struct obmm_outcome {
 	int64_t bad_index;
 	int64_t bad_id;
 	uint64_t rows_read;
 	uint64_t rows_zero;
+	uint64_t rows_hot;
 	uint64_t nanoseconds;
 	uint64_t version;
 	struct obmm_fault fault;
