@@ -24,6 +24,18 @@ bool obmm_is_hot(const struct obmm_request *request)
 	return request->hot && request->table->version && request->count <= obmm_hot_rows(request->hot);
 }
 
+static void add_miss(const struct obmm_gather_job *job, struct misses *misses, uint64_t place, uint64_t row)
+{
+	const uint8_t *src = obmm_row_address(job->request->table, row);
+
+	/* the first ones have nobody before them to ask for their lines */
+	for (size_t i = 0; misses->n < job->ahead && i < job->request->table->row_bytes; i += OBMM_LINE)
+		__builtin_prefetch(src + i);
+	misses->src[misses->n] = src;
+	misses->rows[misses->n] = row;
+	misses->places[misses->n++] = place;
+}
+
 static void take_hits(struct obmm_gather_job *job, uint64_t from, size_t n, struct misses *misses)
 {
 	const struct obmm_request *request = job->request;
@@ -32,7 +44,7 @@ static void take_hits(struct obmm_gather_job *job, uint64_t from, size_t n, stru
 	for (size_t i = 0; i < n; i++) {
 		rows[i] = obmm_row_at(request, from + i);
 		if (rows[i] >= 0)
-			obmm_hot_prefetch(request->hot, (uint64_t)rows[i]);
+			obmm_hot_expect_get(request->hot, (uint64_t)rows[i]);
 	}
 	misses->n = 0;
 	for (size_t i = 0; i < n; i++) {
@@ -44,9 +56,7 @@ static void take_hits(struct obmm_gather_job *job, uint64_t from, size_t n, stru
 		} else if (obmm_hot_get(request->hot, (uint64_t)rows[i], job->version, dst)) {
 			job->rows_hot++;
 		} else {
-			misses->src[misses->n] = obmm_row_address(request->table, (uint64_t)rows[i]);
-			misses->rows[misses->n] = (uint64_t)rows[i];
-			misses->places[misses->n++] = from + i;
+			add_miss(job, misses, from + i, (uint64_t)rows[i]);
 		}
 	}
 }
@@ -87,6 +97,8 @@ static int read_misses(struct obmm_gather_job *job, struct misses *misses)
 		misses->src[misses->n + i] = misses->src[misses->n - 1];
 	for (size_t at = 0; at < misses->n; at += part) {
 		part = misses->n - at < BOUNCE / bytes ? misses->n - at : BOUNCE / bytes;
+		for (size_t i = 0; i < part; i++)
+			obmm_hot_expect_put(request->hot, misses->rows[at + i]);
 		read_rows(job, misses->src + at, part, bounce);
 		obmm_order_load();
 		if (obmm_read_version(request->table) != job->version)

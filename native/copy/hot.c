@@ -79,22 +79,33 @@ static uint8_t *data_of(const struct obmm_hot *hot, uint64_t set, unsigned int w
 	return hot->data + (set * WAYS + way) * hot->stride;
 }
 
-/* WAYS when it is not there. */
+/* WAYS when it is not there.  Outside the lock the answer is a guess: who has none need not take the lock. */
 static unsigned int way_of(const struct set *set, uint64_t row)
 {
 	unsigned int way = 0;
 
-	while (way < WAYS && set->rows[way] != row + 1)
+	while (way < WAYS && __atomic_load_n(&set->rows[way], __ATOMIC_RELAXED) != row + 1)
 		way++;
 	return way;
 }
 
-void obmm_hot_prefetch(const struct obmm_hot *hot, uint64_t row)
+void obmm_hot_expect_get(const struct obmm_hot *hot, uint64_t row)
 {
 	const struct set *set = &hot->sets[set_of(hot, row)];
 
 	__builtin_prefetch(set, 1);
 	__builtin_prefetch(set->rows);
+}
+
+void obmm_hot_expect_put(const struct obmm_hot *hot, uint64_t row)
+{
+	uint64_t index = set_of(hot, row);
+	/* where the hand is now: a guess, which costs nothing when it is wrong */
+	unsigned int way = __atomic_load_n(&hot->sets[index].hand, __ATOMIC_RELAXED) % WAYS;
+	const uint8_t *data = data_of(hot, index, way);
+
+	for (size_t i = 0; i < hot->stride; i += LINE)
+		__builtin_prefetch(data + i, 1);
 }
 
 bool obmm_hot_get(struct obmm_hot *hot, uint64_t row, uint64_t version, uint8_t *dst)
@@ -103,6 +114,8 @@ bool obmm_hot_get(struct obmm_hot *hot, uint64_t row, uint64_t version, uint8_t 
 	struct set *set = &hot->sets[index];
 	bool found = false;
 
+	if (way_of(set, row) == WAYS)
+		return false;
 	if (!(__atomic_fetch_add(&set->lock, 1, __ATOMIC_ACQUIRE) & WRITER) && set->version == version) {
 		unsigned int way = way_of(set, row);
 
@@ -120,8 +133,9 @@ bool obmm_hot_get(struct obmm_hot *hot, uint64_t row, uint64_t version, uint8_t 
 static unsigned int victim(struct set *set)
 {
 	for (;;) {
-		unsigned int way = set->hand++ % WAYS;
+		unsigned int way = set->hand % WAYS;
 
+		__atomic_store_n(&set->hand, set->hand + 1, __ATOMIC_RELAXED);
 		if (!set->rows[way] || !set->used[way])
 			return way;
 		set->used[way] = 0;
@@ -137,14 +151,15 @@ void obmm_hot_put(struct obmm_hot *hot, uint64_t row, uint64_t version, const ui
 	if (!__atomic_compare_exchange_n(&set->lock, &nobody, WRITER, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 		return;
 	if (set->version < version) {
-		memset(set->rows, 0, sizeof(set->rows));
+		for (unsigned int way = 0; way < WAYS; way++)
+			__atomic_store_n(&set->rows[way], 0, __ATOMIC_RELAXED);
 		set->version = version;
 	}
 	if (set->version == version && way_of(set, row) == WAYS) {
 		unsigned int way = victim(set);
 
 		memcpy(data_of(hot, index, way), src, hot->row_bytes);
-		set->rows[way] = row + 1;
+		__atomic_store_n(&set->rows[way], row + 1, __ATOMIC_RELAXED);
 		set->used[way] = 0;
 	}
 	__atomic_fetch_sub(&set->lock, WRITER, __ATOMIC_RELEASE);

@@ -39,7 +39,8 @@ bool obmm_hot_get(struct obmm_hot *hot, uint64_t row, uint64_t version, uint8_t 
 /* Keep a row of that version, which replaces older versions and is replaced by none; or do nothing. */
 void obmm_hot_put(struct obmm_hot *hot, uint64_t row, uint64_t version, const uint8_t *src);
 
-/* A get of this row follows soon. */
-void obmm_hot_prefetch(const struct obmm_hot *hot, uint64_t row);
+/* A get, or a put, of this row follows soon. */
+void obmm_hot_expect_get(const struct obmm_hot *hot, uint64_t row);
+void obmm_hot_expect_put(const struct obmm_hot *hot, uint64_t row);
 
 #endif
