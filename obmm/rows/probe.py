@@ -27,6 +27,10 @@ class ProbeTicket:
     def done(self) -> bool:
         return all(ticket.done() for ticket in self._tickets)
 
+    def ready(self, version: int) -> bool:
+        """Never: only `result` compares the rows with the manifest."""
+        return False
+
     def wait(self, timeout: float | None = None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
         return all(t.wait(None if end is None else max(0.0, end - time.monotonic())) for t in self._tickets)

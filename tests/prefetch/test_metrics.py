@@ -180,6 +180,8 @@ def test_another_store_takes_the_place_of_the_region() -> None:
         assert set(metrics.attach.counts) == {("first",), ("second",)}
     first.close()
     second.close()
+
+
 def shown(prefetcher: EngramPrefetcher) -> dict[str, float]:
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(prefetcher.metrics))
