@@ -2,17 +2,15 @@
 /*
  * The connection to the daemon.  A worker thread sends and receives, so that a
  * round trip wakes as many threads as the real library's (SDK specification
- * 16.2); callers wait on a condition.
+ * 16.2); callers wait on a condition.  When the daemon ends, the worker dials
+ * until it is back, and then tells what this process still uses (5).
  */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,111 +22,20 @@ struct trip {
 	const void *payload;
 	void *body;
 	size_t size;
+	unsigned int connection;
 	int code;
 	int sent, done;
 };
 
-static pthread_mutex_t lifetime = PTHREAD_MUTEX_INITIALIZER; /* connect and disconnect */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct trip *trips;
 static uint32_t next_id;
+static unsigned int connection; /* which one; its trips die with it */
 static int alive, stopping;
-static int sock = -1, wake = -1;
-static pid_t owner;
+static int sock = -1, wake = -1; /* the worker's, while there is one */
+static struct standin_settings settings;
 static pthread_t worker;
-static int has_worker;
-static struct obmm_sys *sys;
-static unsigned long timeout_s = 60;
-static atomic_uint_fast64_t round_trips, system_calls;
-
-struct obmm_sys *standin_sys(void)
-{
-	return sys;
-}
-
-void standin_count_calls(unsigned int n)
-{
-	system_calls += n;
-}
-
-void ubsmem_standin_counters(uint64_t *trips_done, uint64_t *calls_done)
-{
-	*trips_done = round_trips;
-	*calls_done = system_calls;
-}
-
-static int send_all(int fd, const void *data, size_t size)
-{
-	for (const char *at = data; size;) {
-		ssize_t n = send(fd, at, size, MSG_NOSIGNAL);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return -1;
-		at += n;
-		size -= n;
-	}
-	return 0;
-}
-
-static int receive_all(int fd, void *data, size_t size)
-{
-	for (char *at = data; size;) {
-		ssize_t n = recv(fd, at, size, 0);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return -1;
-		at += n;
-		size -= n;
-	}
-	return 0;
-}
-
-/* "uid:gid" that the daemon takes instead of the peer credentials: an emulated cluster belongs to one user. */
-static void read_identity(uint64_t arg[2])
-{
-	const char *text = getenv("OBMM_SDK_STANDIN_USER");
-	char *end;
-
-	arg[0] = arg[1] = UINT64_MAX;
-	if (!text)
-		return;
-	arg[0] = strtoul(text, &end, 10);
-	arg[1] = *end == ':' ? strtoul(end + 1, NULL, 10) : arg[0];
-}
-
-int standin_dial(struct standin_welcome *welcome)
-{
-	const char *path = getenv("OBMM_SDK_STANDIN"), *node = getenv("OBMM_SDK_STANDIN_NODE");
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	struct standin_request hello = { .op = STANDIN_HELLO };
-	struct standin_answer answer;
-	int fd, error = ECONNREFUSED;
-
-	if (!path || strlen(path) >= sizeof(address.sun_path))
-		return -ENOENT;
-	strcpy(address.sun_path, path);
-	strncpy(hello.name, node ? node : "", sizeof(hello.name) - 1);
-	read_identity(hello.arg);
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	if (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
-		error = errno;
-		goto fail;
-	}
-	if (send_all(fd, &hello, sizeof(hello)) || receive_all(fd, &answer, sizeof(answer)) || answer.code ||
-	    answer.size != sizeof(*welcome) || receive_all(fd, welcome, sizeof(*welcome)))
-		goto fail;
-	return fd;
-fail:
-	close(fd);
-	return -error;
-}
 
 static struct trip *find(uint32_t id)
 {
@@ -137,6 +44,12 @@ static struct trip *find(uint32_t id)
 	while (trip && trip->request.id != id)
 		trip = trip->next;
 	return trip;
+}
+
+static int send_one(const struct standin_request *request, const void *payload)
+{
+	return standin_send(sock, request, sizeof(*request)) ||
+	       (request->size && standin_send(sock, payload, request->size));
 }
 
 static int send_waiting(void)
@@ -148,11 +61,10 @@ static int send_waiting(void)
 		return -1;
 	pthread_mutex_lock(&lock);
 	for (struct trip *trip = trips; trip && !rc; trip = trip->next) {
-		if (trip->sent)
+		if (trip->sent || trip->connection != connection)
 			continue;
 		trip->sent = 1;
-		rc = send_all(sock, &trip->request, sizeof(trip->request)) ||
-		     (trip->request.size && send_all(sock, trip->payload, trip->request.size));
+		rc = send_one(&trip->request, trip->payload);
 	}
 	if (stopping)
 		rc = -1;
@@ -166,11 +78,11 @@ static int receive_answer(void)
 	struct trip *trip;
 	void *body = NULL;
 
-	if (receive_all(sock, &answer, sizeof(answer)))
+	if (standin_receive(sock, &answer, sizeof(answer)))
 		return -1;
 	if (answer.size) {
 		body = malloc(answer.size);
-		if (!body || receive_all(sock, body, answer.size)) {
+		if (!body || standin_receive(sock, body, answer.size)) {
 			free(body);
 			return -1;
 		}
@@ -190,11 +102,12 @@ static int receive_answer(void)
 	return 0;
 }
 
-static void *work(void *unused)
+/* Until the connection or the process's use of it ends.  Whether to connect again. */
+static int exchange(void)
 {
 	struct pollfd events[2] = { { .fd = sock, .events = POLLIN }, { .fd = wake, .events = POLLIN } };
+	int again;
 
-	(void)unused;
 	for (;;) {
 		if (poll(events, 2, -1) < 0 && errno != EINTR)
 			break;
@@ -205,17 +118,78 @@ static void *work(void *unused)
 	}
 	pthread_mutex_lock(&lock);
 	alive = 0;
+	again = !stopping;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
+	return again;
+}
+
+/* One round trip of the worker's own. */
+static int tell(enum standin_op op, void *list, size_t size)
+{
+	struct standin_request request = { .op = op, .size = size };
+	struct standin_answer answer;
+	int rc = send_one(&request, list) || standin_receive(sock, &answer, sizeof(answer)) || answer.size;
+
+	standin_count_trip();
+	free(list);
+	return rc;
+}
+
+static int come_back(void)
+{
+	struct standin_welcome welcome;
+	void *list;
+	size_t size;
+
+	sock = standin_dial(&settings, 1, &welcome);
+	if (sock < 0)
+		return -1;
+	list = standin_table_leases(&size);
+	if (!tell(STANDIN_STILL_LEASES, list, size)) {
+		list = standin_table_names(&size);
+		if (!tell(STANDIN_STILL_OBJECTS, list, size))
+			return 0;
+	}
+	close(sock);
+	sock = -1;
+	return -1;
+}
+
+/* Whether there is a connection again; else the process wants none any more. */
+static int reconnect(void)
+{
+	struct pollfd event = { .fd = wake, .events = POLLIN };
+	uint64_t n;
+	int stop;
+
+	close(sock);
+	sock = -1;
+	do {
+		/* about every second (5) */
+		if (poll(&event, 1, settings.second_ms) > 0 && read(wake, &n, sizeof(n)) < 0)
+			return 0;
+		pthread_mutex_lock(&lock);
+		stop = stopping;
+		pthread_mutex_unlock(&lock);
+	} while (!stop && come_back());
+	pthread_mutex_lock(&lock);
+	connection++;
+	alive = !stop;
+	pthread_mutex_unlock(&lock);
+	return !stop;
+}
+
+static void *work(void *unused)
+{
+	(void)unused;
+	while (exchange() && reconnect())
+		;
 	return NULL;
 }
 
-/* With `lifetime` held and no worker alive. */
-static void clear(void)
+static void close_all(void)
 {
-	if (has_worker)
-		pthread_join(worker, NULL);
-	has_worker = 0;
 	if (sock >= 0)
 		close(sock);
 	if (wake >= 0)
@@ -223,89 +197,60 @@ static void clear(void)
 	sock = wake = -1;
 }
 
-int standin_connect(void)
+int standin_link_connect(const struct standin_settings *wanted, struct standin_welcome *welcome)
 {
-	const char *seconds = getenv("MXM_CHANNEL_TIMEOUT");
-	struct standin_welcome welcome;
-	int code = UBSM_ERR_MEMLIB, running;
+	int code = UBSM_ERR_MEMLIB;
 
-	pthread_mutex_lock(&lifetime);
-	pthread_mutex_lock(&lock);
-	running = alive;
-	pthread_mutex_unlock(&lock);
-	if (running) {
-		code = UBSM_OK;
-		goto out;
-	}
-	clear();
-	timeout_s = seconds && strtoul(seconds, NULL, 10) ? strtoul(seconds, NULL, 10) : 60;
-	sock = standin_dial(&welcome);
+	sock = standin_dial(wanted, 0, welcome);
 	if (sock < 0)
-		goto out;
-	/* one node per process: mappings of an earlier connection still need its table */
-	if (!sys && obmm_sys_emulator(welcome.socket, welcome.node, &sys))
-		goto close;
-	wake = eventfd(0, EFD_CLOEXEC);
-	if (wake < 0)
-		goto close;
-	owner = getpid();
+		return code;
+	pthread_mutex_lock(&lock);
+	settings = *wanted;
 	stopping = 0;
-	alive = 1;
-	if (pthread_create(&worker, NULL, work, NULL)) {
-		alive = 0;
-		goto close;
-	}
-	has_worker = 1;
-	code = UBSM_OK;
-	goto out;
-close:
-	clear();
-out:
-	pthread_mutex_unlock(&lifetime);
+	connection++;
+	wake = eventfd(0, EFD_CLOEXEC);
+	alive = wake >= 0 && !pthread_create(&worker, NULL, work, NULL);
+	if (alive)
+		code = UBSM_OK;
+	else
+		close_all();
+	pthread_mutex_unlock(&lock);
 	return code;
 }
 
-void standin_disconnect(void)
+void standin_link_disconnect(void)
 {
 	const uint64_t one = 1;
 
-	pthread_mutex_lock(&lifetime);
-	if (has_worker && owner == getpid()) {
-		pthread_mutex_lock(&lock);
-		stopping = 1;
-		pthread_mutex_unlock(&lock);
-		if (write(wake, &one, sizeof(one)) < 0)
-			shutdown(sock, SHUT_RDWR);
-		clear();
-	}
-	pthread_mutex_unlock(&lifetime);
+	pthread_mutex_lock(&lock);
+	stopping = 1;
+	pthread_mutex_unlock(&lock);
+	if (write(wake, &one, sizeof(one)) == sizeof(one))
+		pthread_join(worker, NULL);
+	close_all();
 }
 
-int standin_call(struct standin_request *request, const void *payload, void **body, size_t *size)
+int standin_link_call(const struct standin_request *request, const void *payload, void **body, size_t *size)
 {
 	struct trip trip = { .request = *request, .payload = payload };
 	const uint64_t one = 1;
 	struct timespec until;
 
-	if (body)
-		*body = NULL;
-	if (size)
-		*size = 0;
 	pthread_mutex_lock(&lock);
-	/* the real library blocks for ever in a forked child; nobody wants that of a stand-in */
-	if (!alive || owner != getpid()) {
+	if (!alive) {
 		pthread_mutex_unlock(&lock);
 		return UBSM_ERR_NET;
 	}
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += timeout_s;
+	until.tv_sec += settings.timeout_s;
 	trip.request.id = ++next_id;
+	trip.connection = connection;
 	trip.next = trips;
 	trips = &trip;
-	round_trips++;
+	standin_count_trip();
 	if (write(wake, &one, sizeof(one)) < 0)
-		alive = 0;
-	while (alive && !trip.done)
+		trip.connection--; /* nobody will send it */
+	while (alive && trip.connection == connection && !trip.done)
 		if (pthread_cond_timedwait(&changed, &lock, &until))
 			break;
 	for (struct trip **at = &trips; *at; at = &(*at)->next) {
@@ -317,11 +262,7 @@ int standin_call(struct standin_request *request, const void *payload, void **bo
 	pthread_mutex_unlock(&lock);
 	if (!trip.done)
 		return UBSM_ERR_NET;
-	if (body)
-		*body = trip.body;
-	else
-		free(trip.body);
-	if (size)
-		*size = trip.size;
+	*body = trip.body;
+	*size = trip.size;
 	return trip.code;
 }

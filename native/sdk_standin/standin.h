@@ -10,23 +10,59 @@
 #include "ubs_mem.h"
 #include "wire.h"
 
-/* --- link.c: the connection to the daemon and its worker thread --- */
+/* --- client.c: this process's place in the cluster --- */
 
-/* 0 or UBSM_ERR_MEMLIB; nothing to do while a connection lives. */
+/* 0 or UBSM_ERR_MEMLIB; nothing to do while there is a connection, or one is being made again. */
 int standin_connect(void);
 void standin_disconnect(void);
-/* A socket to the daemon that has said HELLO, or a negative errno. */
-int standin_dial(struct standin_welcome *welcome);
 
 /*
- * One round trip.  The answer's body goes to *body (malloc, the caller frees)
- * and its size to *size; both may be NULL.  The daemon's code, or
- * UBSM_ERR_NET without a connection, at its end, or after MXM_CHANNEL_TIMEOUT.
+ * One request.  The answer's body goes to *body (malloc, the caller frees) and
+ * its size to *size; both may be NULL.  The cluster's code, or UBSM_ERR_NET
+ * without a connection, at its end, or after MXM_CHANNEL_TIMEOUT.
  */
-int standin_call(struct standin_request *request, const void *payload, void **body, size_t *size);
+int standin_call(const struct standin_request *request, const void *payload, void **body, size_t *size);
 
 /* The emulated node's system calls; NULL before the first connection.  Never destroyed: mappings outlive finalize. */
 struct obmm_sys *standin_sys(void);
+
+void standin_count_calls(unsigned int n);
+void standin_count_trip(void);
+
+/* --- settings.c --- */
+
+struct standin_settings {
+	char folder[256];
+	char node[64];
+	uint64_t user[2]; /* uid and gid to be taken for, ~0 for the real ones: an emulated cluster belongs to one user */
+	int in_process;
+	unsigned long timeout_s;
+	unsigned long attempts, wait_cap_s; /* of a refused connection */
+	unsigned long second_ms;	    /* how long a second of waiting for the daemon lasts */
+};
+
+void standin_read_settings(struct standin_settings *settings);
+int standin_in_process(void);
+
+/* --- link.c, dial.c, io.c: through the daemon; direct.c: without one --- */
+
+int standin_link_connect(const struct standin_settings *settings, struct standin_welcome *welcome);
+void standin_link_disconnect(void);
+int standin_link_call(const struct standin_request *request, const void *payload, void **body, size_t *size);
+
+int standin_direct_connect(const struct standin_settings *settings, struct standin_welcome *welcome);
+void standin_direct_disconnect(void);
+int standin_direct_call(const struct standin_request *request, const void *payload, void **body, size_t *size);
+
+/*
+ * A socket to the daemon that has said HELLO, or a negative errno: at once
+ * when `back` or when the socket's path is missing, else after all attempts.
+ */
+int standin_dial(const struct standin_settings *settings, int back, struct standin_welcome *welcome);
+
+/* All of it, or -1. */
+int standin_send(int fd, const void *data, size_t size);
+int standin_receive(int fd, void *data, size_t size);
 
 /* --- mapping.c: units of an object or lease, side by side in this process --- */
 
@@ -65,10 +101,9 @@ void standin_table_remove(struct standin_mapping *mapping);
 struct standin_mapping *standin_table_object(const char *name);
 struct standin_mapping *standin_table_at(const void *base);
 int standin_table_overlaps(const char *base, size_t length);
-
-/* --- counters --- */
-
-void standin_count_calls(unsigned int n);
+/* What a reconnected process still uses: lease numbers, object names of 48 bytes each.  malloc; *size in bytes. */
+void *standin_table_leases(size_t *size);
+void *standin_table_names(size_t *size);
 
 /* --- checks.c --- */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "standin.h"
@@ -61,4 +62,34 @@ int standin_table_overlaps(const char *base, size_t length)
 			break;
 	pthread_mutex_unlock(&table_lock);
 	return found != NULL;
+}
+
+static void *collect(int leases, size_t width, size_t *size)
+{
+	size_t count = 0;
+	char *list, *at;
+
+	pthread_mutex_lock(&table_lock);
+	for (struct standin_mapping *mapping = table; mapping; mapping = mapping->next)
+		count += !!mapping->lease == leases;
+	at = list = calloc(count + 1, width);
+	for (struct standin_mapping *mapping = table; mapping && list; mapping = mapping->next) {
+		if (!!mapping->lease != leases)
+			continue;
+		memcpy(at, leases ? (void *)&mapping->lease : mapping->name, width);
+		at += width;
+	}
+	pthread_mutex_unlock(&table_lock);
+	*size = at - list;
+	return list;
+}
+
+void *standin_table_leases(size_t *size)
+{
+	return collect(1, sizeof(uint64_t), size);
+}
+
+void *standin_table_names(size_t *size)
+{
+	return collect(0, 48, size);
 }

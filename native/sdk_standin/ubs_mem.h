@@ -26,16 +26,22 @@ enum {
 enum {
 	UBSM_OK = 0,
 	UBSM_ERR_PARAM_INVALID = 6010,
+	UBSM_ERR_NOPERM = 6011,
 	UBSM_CHECK_RESOURCE_ERROR = 6014,
 	UBSM_ERR_MEMLIB = 6015,
 	UBSM_ERR_NO_NEEDED = 6016,
+	UBSM_ERR_BUSY = 6017,
 	UBSM_ERR_NOT_FOUND = 6020,
+	UBSM_ERR_ALREADY_EXIST = 6021,
 	UBSM_ERR_MALLOC_FAIL = 6022,
+	UBSM_ERR_IN_USING = 6024,
 	UBSM_ERR_NET = 6040,
 	UBSM_ERR_UBSE = 6050,
 	UBSM_ERR_OBMM = 6051,
 	UBSM_ERR_LOCK_NOT_SUPPORTED = 6060,
 	UBSM_ERR_LOCK_ALREADY_LOCKED = 6061,
+	UBSM_ERR_DLOCK = 6062,
+	UBSM_ERR_BUFF = 6099,
 };
 
 typedef struct {
@@ -150,8 +156,28 @@ UBSM_API int ubsmem_lookup_cluster_statistic(ubsmem_cluster_info_t *cluster);
 UBSM_API int ubsmem_local_nid_query(uint32_t *slot);
 UBSM_API int ubsmem_shmem_faults_register(shmem_faults_func callback);
 
-/* Only the stand-in has these: the marker, and what it has counted. */
+/*
+ * Only the stand-in has these.  The marker says which mode the environment
+ * asks for; the counters are this process's since its start.
+ */
 UBSM_API const char *ubsmem_standin_version(void);
 UBSM_API void ubsmem_standin_counters(uint64_t *round_trips, uint64_t *system_calls);
+
+/*
+ * And these, for whoever runs a stand-in.  `folder` is what OBMM_SDK_STANDIN
+ * names.  Non-negative, or a negative errno.
+ */
+UBSM_API int ubsmem_standin_create(const char *folder, const char *fabric, const char *nodes, uint64_t unit);
+/* Release everything; -EBUSY when some process still has memory of it mapped. */
+UBSM_API int ubsmem_standin_destroy(const char *folder);
+/* A daemon: says "ready" on `out`, ends when `in` ends.  With `engine`, extra connections as the real daemon makes. */
+UBSM_API int ubsmem_standin_serve(const char *folder, int engine, int in, int out);
+/* What exists, as JSON. */
+UBSM_API int ubsmem_standin_status(const char *folder, char *text, size_t size);
+/* The next `times` requests `op` (wire.h) get `code`, take longer, or get no answer. */
+UBSM_API int ubsmem_standin_inject(const char *folder, uint32_t op, int32_t code, uint32_t delay_ms, int lost,
+				   uint32_t times);
+/* How many processes get the fault. */
+UBSM_API int ubsmem_standin_fire(const char *folder, const char *name, uint32_t kind);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the stand-in and its daemon say to each other.  obmm/sdk/standin_wire.py says the same. */
+/* What the stand-in and its daemon say to each other. */
 #ifndef STANDIN_WIRE_H
 #define STANDIN_WIRE_H
 
 #include <stdint.h>
 
 enum standin_op {
-	STANDIN_HELLO = 1,
-	STANDIN_SUBSCRIBE = 2,
+	STANDIN_HELLO = 1, /* uid, gid (~0: the peer's credentials), whether it comes back (a reconnection) */
+	STANDIN_STILL_LEASES = 4, /* body: numbers */
 	STANDIN_GROUPS = 5,
 	STANDIN_RESOLVE = 6,
 	STANDIN_CREATE = 7,
@@ -15,6 +15,7 @@ enum standin_op {
 	STANDIN_MAP = 9,
 	STANDIN_UNMAP = 10,
 	STANDIN_DELETE = 11,
+	STANDIN_STILL_OBJECTS = 13, /* body: names, 48 bytes each */
 	STANDIN_REGION_CREATE = 15,
 	STANDIN_REGION_LOOKUP = 16,
 	STANDIN_REGION_DESTROY = 17,
@@ -65,9 +66,9 @@ struct standin_welcome {
 	char node[64];
 };
 
-_Static_assert(sizeof(struct standin_request) == 176, "standin_wire.py");
-_Static_assert(sizeof(struct standin_answer) == 16, "standin_wire.py");
-_Static_assert(sizeof(struct standin_units) == 40, "standin_wire.py");
-_Static_assert(sizeof(struct standin_welcome) == 320, "standin_wire.py");
+_Static_assert(sizeof(struct standin_request) == 176, "no holes");
+_Static_assert(sizeof(struct standin_answer) == 16, "no holes");
+_Static_assert(sizeof(struct standin_units) == 40, "no holes");
+_Static_assert(sizeof(struct standin_welcome) == 320, "no holes");
 
 #endif

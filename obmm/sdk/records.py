@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from obmm.sdk.abi import NO_PORT
 
@@ -89,7 +90,17 @@ class ObjectUnits:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a stand-in has counted so far: round trips to its daemon, memory system calls."""
+    """What a stand-in has counted in this process: round trips to its daemon, memory system calls (12.1, 12.2).
+
+    The difference of two is the cost of what happened between them.
+    """
 
     round_trips: int
     system_calls: int
+
+    def __sub__(self, earlier: Self) -> Self:
+        return replace(
+            self,
+            round_trips=self.round_trips - earlier.round_trips,
+            system_calls=self.system_calls - earlier.system_calls,
+        )

@@ -228,9 +228,9 @@ atexit.register(_at_exit)
 
 def _refuse_missing_daemon(library: Library) -> None:
     """Say at once what a failing connection would say after up to 31 seconds (15 rule 4)."""
-    path = DAEMON_SOCKET if library.standin is None else os.environ.get("OBMM_SDK_STANDIN", "")
+    path = DAEMON_SOCKET if library.standin is None else _standin_entrance()
     if not path:
-        problem = "OBMM_SDK_STANDIN names no socket of a stand-in's daemon"
+        problem = "OBMM_SDK_STANDIN names no folder of a stand-in"
     else:
         try:
             os.stat(path)
@@ -241,3 +241,9 @@ def _refuse_missing_daemon(library: Library) -> None:
             problem = f"{path}: {error.strerror}"
     fields = {"socket": path, "problem": problem}
     raise SdkError.answered("initialize", Code.MEMLIB, 0.0, str(library), **fields)
+
+
+def _standin_entrance() -> str:
+    folder = os.environ.get("OBMM_SDK_STANDIN", "")
+    name = "state" if os.environ.get("OBMM_SDK_STANDIN_MODE") == "in-process" else "daemon.sock"
+    return folder and os.path.join(folder, name)

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
+import signal
 import subprocess
 import sys
 import tempfile
 import weakref
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from obmm.emulator import Fabric
-from obmm.sdk import standin_wire as wire
+from obmm.sdk import standin_library
 from obmm.sdk.abi import MIB
 from obmm.sdk.codes import Code
 from obmm.sdk.library import ENVIRONMENT
-from obmm.sdk.standin_wire import Op
+from obmm.sdk.standin_library import LIBRARY, checked, ffi
+from obmm.sdk.standin_op import Op
 
 SENTENCE: Final = (
     "stand-in: timings say nothing about UB hardware, the engine or the cluster; they are a lower bound of socket and "
@@ -31,39 +31,36 @@ SENTENCE: Final = (
 )
 """What every report of a stand-in's timings must carry (16.3 B2)."""
 
-
-LIBRARY: Final = str(Path(__file__).resolve().parents[1] / "libubsm_sdk_standin.so")
-"""The stand-in library, installed beside the package; loaded only by programs that name it."""
+Mode = Literal["daemon", "in-process"]
+_STATUS_BYTES: Final = 1 << 20
 
 
 class StandIn:
-    """A running stand-in cluster over the nodes of `fabric`, in units of `unit` bytes.  Ends with this process.
+    """A stand-in cluster over the nodes of `fabric`, in units of `unit` bytes.  Ends with this process.
 
-    `environment` is what a process on a node needs to use it.
+    Its state is a locked file that all its processes share.  In `mode` "daemon" a server process works on it, with the
+    round trips of the real library; "in-process" each process does so itself, with none.  `engine` lets the daemon make
+    the connections that the real one makes to the UB engine (12.1).  `environment` is what a process on a node needs.
     """
 
-    def __init__(self, fabric: Fabric, *, unit: int = 128 * MIB) -> None:
-        self.library = LIBRARY
-        self._fabric = fabric.socket
-        self._folder = tempfile.mkdtemp(prefix="obmm-standin-")
-        self.socket = str(Path(self._folder) / "daemon.sock")
-        orders = {"fabric": fabric.socket, "nodes": list(fabric.nodes), "unit": unit, "socket": self.socket}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "obmm.sdk.standin_daemon", json.dumps(orders)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self._close = weakref.finalize(self, _end, self._process, self._folder)
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != b"ready\n":
-            self.close()
-            raise RuntimeError(f"the stand-in's daemon did not start: exit status {self._process.returncode}")
+    def __init__(self, fabric: Fabric, *, unit: int = 128 * MIB, mode: Mode = "daemon", engine: bool = False) -> None:
+        self.library, self.mode = LIBRARY, mode
+        self._fabric, self._engine = fabric.socket, engine
+        self._functions = standin_library.load()
+        self.folder = tempfile.mkdtemp(prefix="obmm-standin-")
+        self._daemon: list[subprocess.Popen[bytes]] = []
+        self._close = weakref.finalize(self, _end, self._functions, self.folder, self._daemon)
+        nodes = ",".join(fabric.nodes).encode()
+        self._call("create", fabric.socket.encode(), nodes, unit)
+        if mode == "daemon":
+            self.start()
 
     def environment(self, node: str, *, user: tuple[int, int] | None = None) -> dict[str, str]:
         """Variables of a process on `node`, taken for uid and gid `user` (default: its own)."""
         variables = {
             ENVIRONMENT: self.library,
-            "OBMM_SDK_STANDIN": self.socket,
+            "OBMM_SDK_STANDIN": self.folder,
+            "OBMM_SDK_STANDIN_MODE": self.mode,
             "OBMM_SDK_STANDIN_NODE": node,
             "OBMM_DEVICE": f"emulator:{self._fabric}#{node}",
         }
@@ -71,23 +68,56 @@ class StandIn:
             variables["OBMM_SDK_STANDIN_USER"] = f"{user[0]}:{user[1]}"
         return variables
 
+    # --- the daemon --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the daemon again: it knows what the last one knew."""
+        if self._daemon:
+            raise RuntimeError("the stand-in's daemon runs")
+        command = [sys.executable, "-m", "obmm.sdk.standin_daemon", self.folder]
+        process = subprocess.Popen(
+            [*command, "--engine"] if self._engine else command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._daemon.append(process)
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            self.stop()
+            raise RuntimeError(f"the stand-in's daemon did not start: exit status {process.returncode}")
+
+    def stop(self) -> None:
+        """End the daemon: its socket is missing then, and `initialize` fails at once.  Idempotent."""
+        _end_daemon(self._daemon)
+
+    def kill(self) -> None:
+        """SIGKILL the daemon: its socket remains, and `initialize` is refused slowly (5)."""
+        for process in self._daemon:
+            process.send_signal(signal.SIGKILL)
+        _end_daemon(self._daemon)
+
+    # --- looking and injecting ---------------------------------------------------------------------------------------
+
     def status(self) -> dict[str, Any]:
         """Objects with the processes that map them, leases, names that are being cleaned up."""
-        found: dict[str, Any] = self._order(op="status")
-        return found
+        found = self._status()
+        return {name: found[name] for name in ("objects", "leases", "busy")}
+
+    @property
+    def engine_calls(self) -> int:
+        """Connections that the daemon made to the engine's stand-in; 0 without `engine`."""
+        return int(self._status()["engine_calls"])
 
     def inject(self, call: Op, *, code: Code | int = 0, delay: float = 0.0, lost: bool = False, times: int = 1) -> None:
         """Let the next `times` requests `call` fail with `code`, take `delay` seconds more, or lose their answers."""
-        fault = {"code": int(code), "delay": delay, "lost": lost, "times": times}
-        self._order(op="inject", call=call.name, fault=fault)
+        self._call("inject", int(call), int(code), round(delay * 1000), lost, times)
 
     def fire(self, name: str, kind: int) -> int:
         """Report a fault to every process that registered for them -> how many."""
-        reached: int = self._order(op="fire", name=name, kind=int(kind))
-        return reached
+        return self._call("fire", name.encode(), int(kind))
+
+    # --- ending ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the daemon.  Idempotent."""
+        """Stop the daemon, give the memory back as far as nobody has it mapped.  Idempotent."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -99,25 +129,33 @@ class StandIn:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<StandIn {self.socket}{'' if self._close.alive else ' closed'}>"
+        return f"<StandIn {self.mode} {self.folder}{'' if self._close.alive else ' closed'}>"
 
-    def _order(self, **order: Any) -> Any:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(self.socket)
-            connection.sendall(wire.request(Op.HELLO))
-            wire.receive_answer(connection)
-            connection.sendall(wire.request(Op.CONTROL, body=json.dumps(order).encode()))
-            return json.loads(wire.receive_answer(connection)[1])
+    def _status(self) -> dict[str, Any]:
+        text = ffi.new("char[]", _STATUS_BYTES)
+        self._call("status", text, _STATUS_BYTES)
+        found: dict[str, Any] = json.loads(ffi.string(text))
+        return found
+
+    def _call(self, function: str, *given: Any) -> int:
+        return checked(function, getattr(self._functions, f"ubsmem_standin_{function}")(self.folder.encode(), *given))
 
 
-def _end(process: subprocess.Popen[bytes], folder: str) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+def _end(functions: Any, folder: str, daemon: list[subprocess.Popen[bytes]]) -> None:
+    _end_daemon(daemon)
+    functions.ubsmem_standin_destroy(folder.encode())  # what is still mapped stays in the fabric
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_daemon(daemon: list[subprocess.Popen[bytes]]) -> None:
+    while daemon:
+        process = daemon.pop()
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -9,6 +9,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from obmm.sdk.abi import NO_PORT, ffi
@@ -196,6 +197,12 @@ def counters() -> list[int]:
     trips, calls = ffi.new("uint64_t *"), ffi.new("uint64_t *")
     raw.ubsmem_standin_counters(trips, calls)
     return [trips[0], calls[0]]
+
+
+def timed(name: str, *given: Any) -> list[Any]:
+    """Another function's result, and the seconds that it took."""
+    before = time.monotonic()
+    return [globals()[name](*given), time.monotonic() - before]
 
 
 def descriptors() -> int:

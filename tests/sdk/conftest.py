@@ -18,9 +18,10 @@ def fabric() -> Iterator[emulator.Fabric]:
         assert fabric.status()["internal_errors"] == 0
 
 
-@pytest.fixture(scope="session")
-def standin(fabric: emulator.Fabric) -> Iterator[StandIn]:
-    with StandIn(fabric) as standin:
+@pytest.fixture(scope="session", params=["daemon", "in-process"])
+def standin(fabric: emulator.Fabric, request: pytest.FixtureRequest) -> Iterator[StandIn]:
+    """Every test runs in both modes: the rules must not depend on who applies them (16.2)."""
+    with StandIn(fabric, mode=request.param) as standin:
         yield standin
 
 

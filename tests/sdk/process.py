@@ -36,6 +36,10 @@ class Process:
         return call
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def status(self) -> int:
         """How it ended."""
         return self._process.wait(10)

@@ -19,7 +19,7 @@ from obmm.errors import ClosedError, MappingBusyError, ObmmError, OwnershipError
 from obmm.rows import Manifest, RowStore, TableSpec
 from obmm.sdk import FaultKind, Flag, RegionHost, SharedObject
 from obmm.sdk.standin import StandIn
-from obmm.sdk.standin_wire import Op
+from obmm.sdk.standin_op import Op
 
 from .process import Process
 
@@ -51,8 +51,8 @@ def test_one_session_per_process(session: sdk.Session) -> None:
 
 
 def test_daemon_missing_is_said_at_once(on_a: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OBMM_SDK_STANDIN", "/nowhere/daemon.sock")
-    with pytest.raises(sdk.SdkError, match=r"/nowhere/daemon\.sock: No such file") as caught:
+    monkeypatch.setenv("OBMM_SDK_STANDIN", "/nowhere")
+    with pytest.raises(sdk.SdkError, match=r"/nowhere/(daemon\.sock|state): No such file") as caught:
         sdk.connect()
     assert caught.value.code == 6015
     assert "ubsmd" in str(caught.value)
@@ -128,6 +128,20 @@ def test_busy_name_is_retried_until_the_deadline(session: sdk.Session, standin: 
     standin.inject(Op.CREATE, code=6017)
     with pytest.raises(sdk.SdkError, match="6017"):
         SharedObject.create(session, "x", SIZE)
+
+
+def test_16_2_counters_tell_what_one_operation_costs(session: sdk.Session, standin: StandIn) -> None:
+    calls, units = session.calls, 3
+    trip = 1 if standin.mode == "daemon" else 0
+    shared = SharedObject.create(session, "x", units * UNIT)
+    before = calls.counters()
+    assert before is not None
+    shared.map("rw")
+    after = calls.counters()
+    assert after is not None
+    assert after - before == sdk.Counters(round_trips=trip, system_calls=2 * units + 1)
+    assert before - before == sdk.Counters(0, 0)
+    shared.delete()
 
 
 def test_other_codes_are_not_retried(session: sdk.Session, standin: StandIn) -> None:

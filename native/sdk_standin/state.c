@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC 0x6e692d646e617473ULL /* "stand-in" */
+
+static int map_state(int fd, struct standin_state **out)
+{
+	void *at = mmap(NULL, sizeof(**out), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (at == MAP_FAILED)
+		return -errno;
+	*out = at;
+	return 0;
+}
+
+static int fill(struct standin_state *state, const char *fabric, const char *nodes, uint64_t unit)
+{
+	pthread_mutexattr_t attributes;
+	int rc;
+
+	if (strlen(fabric) >= sizeof(state->fabric) || !unit)
+		return -EINVAL;
+	strcpy(state->fabric, fabric);
+	state->unit = unit;
+	while (*nodes) {
+		size_t length = strcspn(nodes, ",");
+
+		if (!length || length >= sizeof(state->nodes[0]) || state->node_count == STANDIN_NODES)
+			return -EINVAL;
+		memcpy(state->nodes[state->node_count++], nodes, length);
+		nodes += length + (nodes[length] == ',');
+	}
+	pthread_mutexattr_init(&attributes);
+	pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+	rc = -pthread_mutex_init(&state->lock, &attributes);
+	pthread_mutexattr_destroy(&attributes);
+	state->bytes = sizeof(*state);
+	if (!rc && state->node_count)
+		state->magic = MAGIC;
+	return state->node_count ? rc : -EINVAL;
+}
+
+int standin_state_create(const char *folder, const char *fabric, const char *nodes, uint64_t unit)
+{
+	struct standin_state *state = NULL;
+	char path[512];
+	int fd, rc;
+
+	snprintf(path, sizeof(path), "%s/state", folder);
+	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	rc = ftruncate(fd, sizeof(*state)) ? -errno : map_state(fd, &state);
+	close(fd);
+	if (rc)
+		return rc;
+	rc = fill(state, fabric, nodes, unit);
+	standin_state_close(state);
+	if (rc)
+		unlink(path);
+	return rc;
+}
+
+int standin_state_open(const char *folder, struct standin_state **out)
+{
+	struct stat info;
+	char path[512];
+	int fd, rc;
+
+	snprintf(path, sizeof(path), "%s/state", folder);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	rc = fstat(fd, &info) ? -errno : (size_t)info.st_size != sizeof(**out) ? -EPROTO : map_state(fd, out);
+	close(fd);
+	if (rc)
+		return rc;
+	if ((*out)->magic == MAGIC && (*out)->bytes == sizeof(**out))
+		return 0;
+	standin_state_close(*out);
+	return -EPROTO;
+}
+
+void standin_state_close(struct standin_state *state)
+{
+	munmap(state, sizeof(*state));
+}
+
+int standin_cluster_open(const char *folder, struct standin_cluster **out)
+{
+	struct standin_cluster *cluster = calloc(1, sizeof(*cluster));
+	int rc = cluster ? standin_state_open(folder, &cluster->state) : -ENOMEM;
+
+	if (rc)
+		free(cluster);
+	else
+		*out = cluster;
+	return rc;
+}
+
+void standin_cluster_close(struct standin_cluster *cluster)
+{
+	fabric_leave(cluster);
+	standin_state_close(cluster->state);
+	free(cluster);
+}
+
+void standin_lock(struct standin_state *state)
+{
+	/* its last holder was killed: sweep() finds what it left */
+	if (pthread_mutex_lock(&state->lock) == EOWNERDEAD)
+		pthread_mutex_consistent(&state->lock);
+}
+
+void standin_unlock(struct standin_state *state)
+{
+	pthread_mutex_unlock(&state->lock);
+}
+
+int standin_in(const struct standin_set *set, uint32_t process)
+{
+	return set->words[process / 64] >> process % 64 & 1;
+}
+
+void standin_put(struct standin_set *set, uint32_t process)
+{
+	set->words[process / 64] |= 1ULL << process % 64;
+}
+
+void standin_drop(struct standin_set *set, uint32_t process)
+{
+	set->words[process / 64] &= ~(1ULL << process % 64);
+}
+
+uint32_t standin_members(const struct standin_set *set)
+{
+	uint32_t count = 0;
+
+	for (unsigned int i = 0; i < STANDIN_PROCESSES / 64; i++)
+		count += __builtin_popcountll(set->words[i]);
+	return count;
+}
+
+uint32_t standin_node(const struct standin_state *state, const char *name)
+{
+	if (!*name)
+		return 0;
+	for (uint32_t node = 0; node < state->node_count; node++)
+		if (!strcmp(state->nodes[node], name))
+			return node;
+	return STANDIN_NOBODY;
+}
