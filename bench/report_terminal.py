@@ -94,7 +94,7 @@ def _cell(each: dict[str, Any]) -> str:
 
 def _every(rows: list[dict[str, Any]], plane: str) -> Table:
     columns = ("arm", "kind", "workload", "case", "row", "x", "set", "n", "failed", "p50", "p90", "p99", "p99.9", "max")
-    counted = ("round trips", "system calls") if plane == "control" else ()
+    counted = ("RT", "calls") if plane == "control" else ()
     table = Table(*columns, *counted, title=f"{plane.capitalize()} plane", title_justify="left")
     for r in rows:
         table.add_row(
