@@ -12,10 +12,11 @@ from statistics import median
 from typing import Any
 
 from obmm.bench.presets import Preset
+from obmm.bench.results import BYTES
 from obmm.bench.workloads.workload import WHOLE, Case
 
 Row = dict[str, Any]
-RATE, TIME = "bytes/s", "ns"
+RATE, TIME = BYTES, "ns"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from obmm.bench.results import Document
+from obmm.bench.results import BYTES, Document, duration, figure
 
 COLOURS = {
     "local": "#1b7f5c",
@@ -82,28 +82,41 @@ def _cdf(rows: list[Row]) -> str:
     def draw(axes: Any) -> None:
         for r in loads:
             axes.plot([max(v, 1) for v in r["cdf"]], [i / 100 for i in range(101)], linewidth=1.8, **_style(r))
-        axes.set(xscale="log", xlabel="ns (logarithmic)", ylabel="share of operations", ylim=(0, 1.01))
-        axes.legend(frameon=False, fontsize=8)
+        axes.set(xscale="log", xlabel="time of one (logarithmic)", ylabel="share of operations", ylim=(0, 1.01))
+        axes.xaxis.set_major_formatter(lambda value, _: duration(value))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.minorticks_off()
+        _legend(axes)
 
     return _svg(draw)
 
 
-def _lines(workload: str, x: str, y: str, xlabel: str, ylabel: str, scale: float) -> Callable[[list[Row]], str]:
+def _legend(axes: Any) -> None:
+    """Above the axes, where no line runs."""
+    axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
+
+
+def _lines(workload: str, x: str, y: str, xlabel: str, ylabel: str) -> Callable[[list[Row]], str]:
     def make(rows: list[Row]) -> str:
         chosen = [r for r in rows if r["workload"] == workload and r["threads"] == 1 and r["temperature"] != "hot"]
         if not chosen:
             return ""
+        from matplotlib.ticker import LogLocator, NullLocator
 
         def draw(axes: Any) -> None:
             for each in _series(chosen).values():
                 each = sorted(each, key=lambda r: r[x])
-                points = [(r[x], r[y] / scale) for r in each if r[y] is not None]
-                axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.8, **_style(each[0]))
+                points = [(r[x], r[y]) for r in each if r[y]]
+                if points:
+                    axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.8, **_style(each[0]))
             ticks = sorted({r[x] for r in chosen})
             axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
             axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-            axes.minorticks_off()
-            axes.legend(frameon=False, fontsize=8)
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))
+            axes.yaxis.set_major_formatter(lambda value, _: figure(value, BYTES if y == "bytes_per_s" else "ns"))
+            axes.yaxis.set_minor_locator(NullLocator())
+            _legend(axes)
 
         return _svg(draw)
 
@@ -135,11 +148,14 @@ def _bars(rows: list[Row]) -> str:
 
 _PLOTS: tuple[tuple[str, Callable[[list[Row]], str]], ...] = (
     ("Latency of one 8-byte load or request: share of operations that were at most this slow", _cdf),
-    ("Gather rate by row size", _lines("row-size", "row_bytes", "bytes_per_s", "bytes per row", "GB/s (median)", 1e9)),
-    ("Cost by batch", _lines("batch", "count", "p99", "rows per batch", "p99, microseconds", 1e3)),
+    (
+        "Gather rate by row size",
+        _lines("row-size", "row_bytes", "bytes_per_s", "bytes per row", "gathered per second (median)"),
+    ),
+    ("Cost by batch", _lines("batch", "count", "p99", "rows per batch", "p99")),
     (
         "Cost of a step by tokens",
-        _lines("tables", "count", "p99", "tokens (rows from each table)", "p99, microseconds", 1e3),
+        _lines("tables", "count", "p99", "tokens (rows from each table)", "p99"),
     ),
     ("Arms side by side", _bars),
 )

@@ -61,6 +61,9 @@ def rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s >= 1e8 else f"{bytes_per_s / 1e6:.3g} MB/s"
 
 
+BYTES = "bytes/s"
+
+
 def figure(value: float, unit: str) -> str:
-    """A time or a rate."""
-    return rate(value) if unit == "bytes/s" else duration(value)
+    """A time in ns, or a rate in `BYTES`."""
+    return rate(value) if unit == BYTES else duration(value)
