@@ -16,6 +16,10 @@ BUDGETS_NS = (56_000.0, 784_000.0, 1_275_000.0)
 GATHERS = ("row", "batch", "row-size", "tables")
 REACH = ("hardware", "network")
 """What reaches another node's memory.  What serves this node alone, and TCP without a network, are yardsticks."""
+_YARDSTICKS = (
+    ("local", "local", "the table in this node's own memory"),
+    ("loopback", "TCP loopback", "TCP without a network"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class Verdict:
     arm: str | None
     unhidden_ns: float
     why: str
+    yardsticks: str = ""
+    """How local memory and TCP without a network would do, in a few words."""
 
     @property
     def short(self) -> str:
@@ -64,19 +70,21 @@ def _decide(
 ) -> Verdict:
     measured = [r for r in results if r["p99"] is not None]
     reaching = [r for r in measured if r["kind"] in REACH]
-    notes = []
-    for kind, what in (("local", "the table in this node's own memory"), ("loopback", "TCP without a network")):
-        best = min((r for r in measured if r["kind"] == kind), key=lambda r: r["p99"], default=None)
-        if best is not None:
-            fits = "would be hidden" if best["p99"] <= budget else f"would leave {duration(best['p99'] - budget)}"
-            notes.append(f"{what} {fits} ({duration(best['p99'])})")
+    notes, short = [], []
+    for kind, name, what in _YARDSTICKS:
+        each = min((r for r in measured if r["kind"] == kind), key=lambda r: r["p99"], default=None)
+        if each is not None:
+            left = max(0.0, each["p99"] - budget)
+            fits = f"would leave {duration(left)}" if left else "would be hidden"
+            notes.append(f"{what} {fits} ({duration(each['p99'])})")
+            short.append(f"{name} {f'+{duration(left)}' if left else 'fits'}")
+    yardsticks = ", ".join(short)
     excluded = sorted({titles[r["arm"]] for r in results if r["mark"]})
     if excluded:
         notes.append(f"no basis for a decision: {', '.join(excluded)} (not hardware)")
     if not reaching:
-        return Verdict(
-            case, row_bytes, rows, budget, None, 0.0, "; ".join(["no path to another node was measured", *notes])
-        )
+        why = "; ".join(["no path to another node was measured", *notes])
+        return Verdict(case, row_bytes, rows, budget, None, 0.0, why, yardsticks)
     # the least un-hidden time; among paths that hide everything, the one that leaves the most of the budget
     best = min(reaching, key=lambda r: (max(0.0, r["p99"] - budget), r["p99"]))
     unhidden = max(0.0, best["p99"] - budget)
@@ -90,6 +98,5 @@ def _decide(
     )
     if others:
         why += f" (others: {', '.join(others)})"
-    return Verdict(
-        case, row_bytes, rows, budget, best["arm"] if not unhidden else None, unhidden, "; ".join([why, *notes])
-    )
+    arm = None if unhidden else best["arm"]
+    return Verdict(case, row_bytes, rows, budget, arm, unhidden, "; ".join([why, *notes]), yardsticks)

@@ -37,7 +37,7 @@ def all_plots(document: Document) -> list[tuple[str, str]]:
 
 
 def _label(r: Row) -> str:
-    mark = f" ({r['kind'].upper()})" if r["mark"] else ""
+    mark = f" ({r['kind'].upper()})" if r["mark"] else " (loopback)" if r["kind"] == "loopback" else ""
     return f"{r['arm']}{mark}"
 
 
@@ -54,6 +54,7 @@ def _style(r: Row) -> dict[str, Any]:
 
 
 def _svg(draw: Callable[[Any], None], width: float = 7.2, height: float = 4.0) -> str:
+    from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -65,7 +66,8 @@ def _svg(draw: Callable[[Any], None], width: float = 7.2, height: float = 4.0) -
     draw(axes)
     out = io.StringIO()
     canvas: Any = FigureCanvasSVG(figure)
-    canvas.print_svg(out, metadata={"Date": None, "Creator": None})
+    with rc_context({"svg.fonttype": "none"}):  # text stays text: to search, to select, to check for overlaps
+        canvas.print_svg(out, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 

@@ -124,7 +124,10 @@ def _mark(row: dict[str, Any]) -> str:
 
 
 def _decisions(document: Document, budgets: tuple[float, ...]) -> Iterable[str]:
-    yield "<p>Un-hidden time at p99 of a gather that starts when the window opens. The reason is behind each cell.</p>"
+    yield (
+        "<p>Un-hidden time at p99 of a gather that starts when the window opens, and the path to another node that has "
+        "none. Small: how this node's own memory and TCP without a network would do. The reason is behind each cell.</p>"
+    )
     verdicts = decision.verdicts(document, budgets)
     yield (
         "<table class=decide><thead><tr><th>gather<th>rows" + "".join(f"<th>{duration(b)}" for b in budgets) + "<tbody>"
@@ -133,7 +136,7 @@ def _decisions(document: Document, budgets: tuple[float, ...]) -> Iterable[str]:
         yield f"<tr><td>{escape(case)}<td class=n>{rows:,}"
         for v in group:
             kind = "yes" if v.arm else "no"
-            yield f"<td class={kind}><details><summary>{escape(v.short)}</summary>{escape(v.why)}</details>"
+            yield f"<td class={kind}><details><summary>{escape(v.short)} <small>{escape(v.yardsticks)}</small></summary>{escape(v.why)}</details>"
     yield "</table>"
 
 

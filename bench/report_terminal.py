@@ -117,7 +117,10 @@ def _decisions(document: Document, console: Console, budgets: tuple[float, ...],
     for budget in budgets:
         table.add_column(f"within {duration(budget)}")
     for case, group in itertools.groupby(verdicts, key=lambda v: v.case):
-        table.add_row(escape(case), *(escape(v.short) for v in group))
+        table.add_row(
+            escape(case),
+            *(escape(v.short) + (f"\n[dim]{escape(v.yardsticks)}[/dim]" if v.yardsticks else "") for v in group),
+        )
     console.print(table)
     if full:
         for verdict in verdicts:

@@ -174,7 +174,7 @@ def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...], full
     if len(documents) > 1:
         headline_tables(headlines.across(documents), console(), f"All {len(documents)} files")
     with _progress() as progress:
-        task = progress.add_task("draw", total=len(documents) + 1)
+        task = progress.add_task("draw", total=len(documents))
         page = report_html.page(documents, [Path(each).name for each in files], chosen, lambda: progress.advance(task))
     (folder / "report.html").write_text(page)
     (folder / "report.md").write_text(report_markdown.text(documents, [Path(each).name for each in files], chosen))

@@ -9,7 +9,7 @@ from obmm.errors import ObmmError
 from obmm.prefetch.breaker import BreakerState, CircuitBreaker
 from obmm.prefetch.failures import as_obmm_error, kind_of, peer_failed
 from obmm.prefetch.metrics import PrefetchMetrics
-from obmm.prefetch.source import RowSource, Ticket
+from obmm.prefetch.source import Probe, RowSource
 
 _SHOWN = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
@@ -30,7 +30,7 @@ class PeerHealth:
         self._probe_deadline = probe_deadline
         self._max_abandoned = max_abandoned
         self._metrics = metrics
-        self._probe: tuple[Ticket, float] | None = None
+        self._probe: tuple[Probe, float] | None = None
 
     def __str__(self) -> str:
         state = self._breaker.state
@@ -83,7 +83,7 @@ class PeerHealth:
             else:
                 self._breaker.probing()
 
-    def _judge(self, ticket: Ticket) -> None:
+    def _judge(self, ticket: Probe) -> None:
         in_time = self._breaker.state is BreakerState.HALF_OPEN
         try:
             ticket.result()

@@ -84,6 +84,18 @@ class Ticket(Protocol):
         ...
 
 
+class Probe(Protocol):
+    """A read of the canary rows in the background."""
+
+    def done(self) -> bool:
+        """Whether it has returned; never blocks."""
+        ...
+
+    def result(self) -> int:
+        """Rows read, once done; raises when their bytes are not the manifest's, or as `Ticket.result`."""
+        ...
+
+
 class Prepared(Protocol):
     """Gathers between buffers that do not move, with everything resolved that does not change."""
 
@@ -149,6 +161,6 @@ class RowSource(Protocol):
         """Whether the peer is known to live (heartbeat or lease connection); reads no remote memory."""
         ...
 
-    def submit_probe(self) -> Ticket:
+    def submit_probe(self) -> Probe:
         """Queue a read of the canary rows; its `result` raises when their bytes are not the manifest's."""
         ...

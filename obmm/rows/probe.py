@@ -46,11 +46,6 @@ class ProbeTicket:
     def generation(self) -> int:
         return self._tickets[0].generation if self._tickets else 0
 
-    @property
-    def seconds(self) -> float:
-        """From submission to the end of the last gather, once done."""
-        return max((ticket.seconds for ticket in self._tickets), default=0.0)
-
     def abandon(self) -> None:
         for ticket in self._tickets:
             ticket.abandon()

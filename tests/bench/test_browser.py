@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 
 import pytest
+
+from obmm.bench import report_html, results
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
@@ -16,33 +19,72 @@ FLAGS = (
 )
 PROBE = """<script>
 addEventListener("load", () => {
-  const boxes = [...document.querySelectorAll("figure svg")].map(svg => svg.getBoundingClientRect());
+  const all = selector => [...document.querySelectorAll(selector)];
+  const box = element => element.getBoundingClientRect();
+  const apart = (a, b) => a.right <= b.left + 1 || b.right <= a.left + 1 || a.bottom <= b.top + 1 || b.bottom <= a.top + 1;
+  const overlaps = [];
+  const outside = [];
+  for (const svg of all("figure svg")) {
+    const texts = [...svg.querySelectorAll("text")].filter(text => text.textContent.trim());
+    texts.forEach((text, i) => {
+      for (const other of texts.slice(i + 1))
+        if (!apart(box(text), box(other))) overlaps.push(text.textContent + " | " + other.textContent);
+      const inner = box(text), outer = box(svg);
+      if (inner.left < outer.left - 1 || inner.right > outer.right + 1) outside.push(text.textContent);
+    });
+  }
   document.title = JSON.stringify({
-    plots: boxes.filter(box => box.width > 300 && box.height > 100).length,
+    plots: all("figure svg").filter(svg => box(svg).width > 300 && box(svg).height > 100).length,
     wide: document.documentElement.scrollWidth,
-    rows: document.querySelectorAll("tbody tr").length,
-    marks: [...document.querySelectorAll("mark")].filter(mark => getComputedStyle(mark).backgroundColor == "rgb(255, 223, 128)").length,
+    rows: all("tbody tr").length,
+    marks: all("mark").filter(mark => getComputedStyle(mark).backgroundColor == "rgb(255, 223, 128)").length,
+    bars: all(".bar").map(bar => [box(bar).left >= box(bar.parentElement).left - 1, box(bar).right <= box(bar.parentElement).right + 1, box(bar).height]),
+    striped: all(".marked").filter(bar => getComputedStyle(bar).backgroundImage.includes("gradient")).length,
+    crowded: all(".row").filter(row => [...row.children].some((cell, i, cells) => i && box(cell).left < box(cells[i - 1]).right - 1 || !cell.matches(".track") && cell.scrollWidth > cell.clientWidth + 1)).map(row => row.textContent),
+    overlaps, outside,
   });
 });
 </script>"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_the_page_renders_with_its_plots_and_marks_inside_the_window(report_folder, document, tmp_path):
-    page = tmp_path / "probed.html"
-    page.write_text((report_folder / "report.html").read_text().replace("</main>", PROBE + "</main>"))
-    shot = tmp_path / "page.png"
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1280,2600", "--dump-dom"]
+def _seen(page, folder, width):
+    """What a browser of that width makes of the page."""
+    path = folder / "probed.html"
+    path.write_text(page.replace("</main>", PROBE + "</main>"))
+    shot = folder / "page.png"
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={width},4000", "--dump-dom"]
     ran = subprocess.run(
-        [*command, f"--screenshot={shot}", page.as_uri()], capture_output=True, text=True, timeout=60, check=True
+        [*command, f"--screenshot={shot}", path.as_uri()], capture_output=True, text=True, timeout=90, check=True
     )
+    assert shot.read_bytes().startswith(b"\x89PNG")
     title = re.search(r"<title>(.*?)</title>", ran.stdout)
     assert title is not None
-    import json
+    return json.loads(title[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
 
-    seen = json.loads(title[1])
+
+@pytest.fixture(scope="module")
+def two_runs(results_file):
+    """The same results twice, as two files: with spreads, and with what stands before both."""
+    document = results.read(results_file)
+    return report_html.page([document, document], ["a.json", "b.json"], (56_000.0, 784_000.0), lambda: None)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_the_page_renders_with_its_plots_and_marks_inside_the_window(report_folder, document, tmp_path):
+    seen = _seen((report_folder / "report.html").read_text(), tmp_path, 1280)
     assert seen["plots"] == 5
     assert seen["wide"] <= 1280
     assert seen["rows"] >= len(document["results"])
     assert seen["marks"] == sum(1 for r in document["results"] if r["mark"])
-    assert shot.read_bytes().startswith(b"\x89PNG")
+    assert seen["striped"] == sum(1 for f in document["headlines"] if f["mark"])
+    assert len(seen["bars"]) == len(document["headlines"])
+    assert all(left and right and height > 10 for left, right, height in seen["bars"])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+@pytest.mark.parametrize("width", [1280, 700])
+def test_nothing_on_the_page_covers_anything_else(two_runs, tmp_path, width):
+    seen = _seen(two_runs, tmp_path, width)
+    assert seen["overlaps"] == []
+    assert seen["outside"] == []
+    assert seen["crowded"] == []
