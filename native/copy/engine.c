@@ -410,10 +410,15 @@ int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request
 		return outcome->status;
 	threads = engine_useful_threads(request, threads, helpers + 1);
 	scratch = request->count >= request->table->tuning.order_rows ? borrow_scratch(engine) : NULL;
-	if (threads > 1)
+	if (threads > 1 && request->count)
 		gather_together(engine, request, threads, scratch, started, outcome);
 	else
 		gather_alone(request, scratch, started, outcome);
 	return_scratch(engine, scratch);
 	return outcome->status ? outcome->status : (int64_t)outcome->rows_read;
+}
+
+int64_t obmm_engine_call(const struct obmm_call *call)
+{
+	return obmm_engine_gather(call->engine, call->request, 0, call->outcome);
 }

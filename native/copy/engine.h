@@ -61,6 +61,14 @@ unsigned int obmm_engine_in_use(struct obmm_engine *engine);
 int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
 		       struct obmm_outcome *outcome);
 
+/* The same for a call that recurs: one argument, which costs an interpreter a quarter of what four do. */
+struct obmm_call {
+	struct obmm_engine *engine;
+	const struct obmm_request *request;
+	struct obmm_outcome *outcome;
+};
+int64_t obmm_engine_call(const struct obmm_call *call);
+
 /*
  * Check all requests, then queue them all, each with a ticket of its own, in
  * the order given.  -ERANGE (outcomes[*bad] says which id), -EAGAIN (not enough

@@ -387,7 +387,8 @@ uint64_t obmm_gather_chunk(const struct obmm_request *request, unsigned int thre
 
 static void add(uint64_t *total, uint64_t n)
 {
-	__atomic_fetch_add(total, n, __ATOMIC_RELAXED);
+	if (n)
+		__atomic_fetch_add(total, n, __ATOMIC_RELAXED);
 }
 
 void obmm_gather_finish(const struct obmm_request *request, struct obmm_outcome *outcome)

@@ -28,6 +28,7 @@ class LocalMemory:
     """
 
     nc = False
+    gated = True
 
     def __init__(self, buffer: Any, *, header: bool = False, path: str = "shm") -> None:
         self._buffer = ffi.from_buffer(buffer)

@@ -32,6 +32,8 @@ class MappedMemory:
     With `owned`, closing it closes the mappings.
     """
 
+    gated = False  # a right that was given up, a lease that was lost
+
     def __init__(self, mappings: Sequence[Mapping], *, owned: bool) -> None:
         self._mappings = list(mappings)
         self._owned = owned
@@ -115,7 +117,9 @@ class MappedMemory:
 
     def check(self) -> None:
         for mapping in self._mappings:
-            if not mapping._open or mapping._floor < Right.READ or mapping._lease is not None:
+            lease = mapping._lease
+            # what is as it should be needs no word: this is asked at every gather
+            if not mapping._open or not mapping._floor or (lease is not None and not lease.usable):
                 mapping._checked(mapping.start, mapping.nbytes, Right.READ)
 
     def read(self, offset: int, size: int) -> bytes:

@@ -31,6 +31,9 @@ class RowMemory(Protocol):
     recheck: Any
     """``struct obmm_recheck *``: how native threads ask memory for the version; NULL where caches are coherent."""
 
+    gated: bool
+    """Whether shut gates say all that `check` would: a gather may leave it out."""
+
     @property
     def gates(self) -> list[Any]:
         """``struct obmm_gate *`` of every mapping in it."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import Protocol
 
 from obmm import guard
-from obmm._native import lib
+from obmm._native import ffi, lib
 from obmm.rows.engine import GatherEngine
 from obmm.rows.errors import refused
 from obmm.rows.memory import RowMemory
@@ -15,30 +16,37 @@ from obmm.rows.requests import Requests
 from obmm.rows.ticket import Ticket, submit
 
 _gather = lib.obmm_engine_gather
+_call = lib.obmm_engine_call
 
 
-class PreparedGather:
+class PreparedGather(Protocol):
     """Made by `RowStore.prepare`.  Not for two threads at once: they would share one outcome."""
-
-    __slots__ = ("_check", "_engine", "_outcome", "_request", "_requests")
-
-    def __init__(self, engine: GatherEngine, memory: RowMemory, requests: Requests) -> None:
-        self._engine = engine
-        self._check = memory.check
-        self._requests = requests
-        self._request = requests.array
-        self._outcome = requests.outcomes
 
     def __call__(self, threads: int = 0) -> int:
         """Gather now -> rows read.  Errors as `RowStore.gather_into`."""
-        self._check()
-        rows: int = _gather(self._engine.pointer, self._request, threads, self._outcome)
+        ...
+
+
+def prepared_gather(engine: GatherEngine, memory: RowMemory, requests: Requests) -> PreparedGather:
+    """A function, not an object with ``__call__``: Python enters it in half the time."""
+    check = None if memory.gated else memory.check
+    ready = ffi.new("struct obmm_call *", (engine.pointer, requests.array, requests.outcomes))
+
+    def gather(threads: int = 0) -> int:
+        if check is not None:
+            check()
+        if threads:
+            rows: int = _gather(engine.pointer, requests.array, threads, requests.outcomes)
+        else:
+            rows = _call(ready)
         if rows >= 0:
             return rows
         if rows == -errno.EUNATCH:
             guard.verify()
-            return self(threads)
-        return self._requests.finish()
+            return gather(threads)
+        return requests.finish()
+
+    return gather
 
 
 class PreparedStep:

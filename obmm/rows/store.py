@@ -30,7 +30,7 @@ from obmm.rows.mapped import MappedMemory
 from obmm.rows.memory import RowMemory
 from obmm.rows.pages import is_huge
 from obmm.rows.planner import Plan, default_plan, measure
-from obmm.rows.prepared import PreparedGather, PreparedStep
+from obmm.rows.prepared import PreparedGather, PreparedStep, prepared_gather
 from obmm.rows.probe import ProbeTicket
 from obmm.rows.requests import Faulty, IdSpace, Invalid, Requests
 from obmm.rows.stats import GatherStats
@@ -179,7 +179,7 @@ class RowStore:
         The ids are read anew each time.
         """
         requests = Requests([(self._table(table), ids, out)], None, id_space, invalid, faulty)
-        return PreparedGather(self._engine, self._memory, requests)
+        return prepared_gather(self._engine, self._memory, requests)
 
     def prepare_many(
         self,

@@ -148,6 +148,12 @@ unsigned int obmm_engine_pinned(const struct obmm_engine *engine);
 unsigned int obmm_engine_in_use(struct obmm_engine *engine);
 int64_t obmm_engine_gather(struct obmm_engine *engine, const struct obmm_request *request, unsigned int threads,
 		       struct obmm_outcome *outcome);
+struct obmm_call {
+	struct obmm_engine *engine;
+	const struct obmm_request *request;
+	struct obmm_outcome *outcome;
+};
+int64_t obmm_engine_call(const struct obmm_call *call);
 int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *requests, unsigned int n,
 		       unsigned int threads, struct obmm_outcome *outcomes, uint64_t *tickets, unsigned int *bad);
 int obmm_ticket_wait(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns);
