@@ -206,13 +206,23 @@ class LeaseDesk:
             failure = error
         for each in granting:
             record, publication = each.record, each.publication
-            if failure is None:
+            held = self._book.get(record.id) is record
+            if failure is None and (not held or record.state is LeaseState.REVOKED):
+                # Over before the grant left: its holder would have been told to let go before it knew the lease.  The
+                # journal has the grant behind everything that was noted before this commit.
+                if held:
+                    self._forget(record)
+                self._journal.release(record)
+                self._settle(publication)
+                problem = RequestRefusedError(Refusal.NO_REGION, f"no region {publication.name!r} is published here")
+                yield each.connection, each.request, problem
+            elif failure is None:
                 log.info("lease granted: %s of %s to %s", record.short, record.region, record.holder)
                 self._event("granted", record)
                 grant = Grant(record.id, self.term_ms, publication.handle, publication.manifest)
                 yield each.connection, each.request, grant
             else:
-                if self._book.get(record.id) is record:
+                if held:
                     self._forget(record)
                 self._settle(publication)
                 problem = RequestRefusedError(Refusal.INTERNAL, "the server cannot write its lease journal")

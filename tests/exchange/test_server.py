@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,11 @@ from obmm.exchange import (
     RequestRefusedError,
     Server,
 )
-from obmm.exchange.messages import RegionEntry
+from obmm.exchange.desk import LeaseDesk
+from obmm.exchange.events import EventQueue
+from obmm.exchange.journal import LeaseJournal
+from obmm.exchange.messages import Fetch, RegionEntry, RevokeReason
+from obmm.exchange.publication import Publication
 from tests.exchange.conftest import FakeRegion, until
 
 Start = Callable[..., Server]
@@ -280,6 +285,33 @@ def test_a_revoked_region_is_granted_to_nobody(start: Start, join: Join) -> None
         peer.fetch("table")
     assert "table" not in peer.list()
     lease.release()
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_region_that_is_revoked_before_its_grant_left_is_granted_to_nobody(tmp_path: Path, forced: bool) -> None:
+    """Revoked and granted in one turn of the loop: the client would have been told to let go before it had the lease."""
+    journal = LeaseJournal(tmp_path / "journal")
+    desk = LeaseDesk(journal, 60, Limits(), EventQueue())
+    region = FakeRegion()
+    desk.publish(Publication("table", region))
+    connection: Any = SimpleNamespace(leases=set(), client="c", address="here", identity="", push=lambda message: None)
+    desk.fetch(connection, Fetch(b"1" * 16, "table", bytes(16)), 7)
+    revocation = desk.revoke("table", 5.0, RevokeReason.WITHDRAWN)
+    if forced:
+        desk.force("table")
+    ((_, number, answer),) = desk.commit()
+    assert number == 7
+    assert isinstance(answer, RequestRefusedError)
+    assert "no region 'table'" in str(answer)
+    assert revocation.result(0) == ()
+    assert not connection.leases
+    assert not region.holds
+    desk.publish(Publication("table", region))
+    assert list(desk.commit()) == []
+    journal.close()
+    again = LeaseJournal(tmp_path / "journal")
+    assert again.recovered == []
+    again.close()
 
 
 def test_revoking_what_is_not_published_is_refused(start: Start) -> None:
