@@ -7,41 +7,51 @@ from obmm.prefetch.pool import EngramPool, EngramPoolConfig, EngramPrefetcher, R
 from __future__ import annotations
 
 import errno
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 import obmm
-from obmm.errors import ClosedError, ObmmArgumentError
+from obmm.errors import ClosedError, ObmmArgumentError, ObmmError, RemoteMemoryError, StaleHandleError
+from obmm.exchange import ExchangeError, LeaseError, LeaseEvent, RequestRefusedError
 from obmm.prefetch.pool_config import EngramPoolConfig
-from obmm.prefetch.tensors import as_float32, as_ids, as_result, float_name
-from obmm.rows import Manifest, RowStore, TableSpec, Ticket
+from obmm.prefetch.pool_lookups import Lookup, Lookups
+from obmm.prefetch.pool_prefetcher import EngramPrefetcher, PrefetchRequest
+from obmm.prefetch.pool_table import PoolTable
+from obmm.prefetch.tensors import as_float32, as_ids, as_result
+from obmm.rows import Ticket
 
-__all__ = ["EngramPool", "EngramPoolConfig", "EngramPrefetcher", "PrefetchRequest"]
+__all__ = ["EngramPool", "EngramPoolConfig", "EngramPrefetcher", "Lookups", "PrefetchRequest"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A table and how to read it.  `mapping` is None for another node's."""
+T = TypeVar("T")
 
-    store: RowStore
-    rows: int
-    dim: int
-    region: Any
+_TAKEN_AWAY = (StaleHandleError, LeaseError, ClosedError, RemoteMemoryError)
+_RETRY = (0.001, 0.05)  # seconds between looks at a table that its owner loads anew: the first, the longest
+
+
+class _Again(Exception):
+    """Try once more while there is time; `error` when there is none."""
+
+    def __init__(self, error: ObmmError) -> None:
+        self.error = error
 
 
 class EngramPool:
     """float32 tables by number, read from where they were loaded.
 
     A node that calls `load_table` exports the table from its own memory; `serve` lets other nodes' pools find it.  A
-    pool that finds a table at one of its config's hosts imports it and reads it through the fabric.
+    pool that finds a table at one of its config's hosts imports it and reads it through the fabric.  When the owner takes
+    the table back to load it anew, the importer lets go at once, and attaches again with the next lookup, which waits for
+    the owner up to the config's request time-out.
 
     `device`: an open `obmm.Device` (default: ``obmm.open()``).  `credentials`: what `obmm.connect` and `obmm.serve` take,
     ``{"key": path}``, ``{"tls": files}`` or ``{"plain": True}`` (default: the config's).
@@ -58,8 +68,10 @@ class EngramPool:
         self.config = config
         self._device = device
         self._credentials = config.credentials if credentials is None else credentials
-        self._tables: dict[int, _Table] = {}
-        self._served: set[str] = set()
+        self._tables: dict[int, PoolTable] = {}
+        self._found: set[int] = set()  # imported once: when they are nowhere, their owner may be loading them
+        self._attaching = threading.Lock()
+        self._served: set[int] = set()
         self._peers: list[obmm.Peer] = []
         self._server: obmm.Server | None = None
         self._executor: ThreadPoolExecutor | None = None
@@ -83,8 +95,9 @@ class EngramPool:
     def load_table(self, table_id: int, tensor: Any) -> None:
         """Put a table ``[rows, dim]`` into this node's memory as float32, and publish it.
 
-        Loading a table again replaces its content and needs the same shape; readers elsewhere find it stale and must
-        look it up anew.
+        Loading a table again replaces its content and needs the same shape.  Readers elsewhere are asked to let go first
+        (driver specification 16, rule 4) and read the new content from their next lookup on.  LeasesOutstandingError when
+        one does not within the config's request time-out: the content is as before, and not served until the next try.
         """
         device = self._ready()
         values = as_float32(tensor)
@@ -96,22 +109,23 @@ class EngramPool:
             )
         known = self._tables.get(table_id)
         if known is None:
-            known = self._new_table(device, table_id, values)
-        elif (known.rows, known.dim) != values.shape or not isinstance(known.region, obmm.ExportedRegion):
+            known = self._tables[table_id] = PoolTable.exported(device, table_id, self._name(table_id), values)
+        elif (known.rows, known.dim) != values.shape or known.region is None:
             raise _refused(
                 f"table {table_id} is loaded as {known.rows} x {known.dim}", "load it where it lies, in the same shape"
             )
+        elif self._server is not None and table_id in self._served:
+            self._server.revoke(self._name(table_id), timeout=self._request_timeout)
+            self._served.remove(table_id)
         known.store.populate(table_id, values)
-        manifest = known.store.publish()
+        known.store.publish()
         if self._server is not None:
-            self._publish(self._server, table_id, known.region, manifest)
-        self._tables[table_id] = known
+            self._publish(self._server, table_id, known)
 
     def batch_lookup(self, table_id: int, row_ids: Any, dtype: Any = "float32") -> Any:
         """Rows ``[n, dim]`` on the host, as `dtype`."""
-        table = self._table(table_id)
         ids = as_ids(row_ids)
-        out = np.empty((ids.size, table.dim), np.float32)
+        out = np.empty((ids.size, self.config.embedding_dim), np.float32)
         self.finish(self.submit([(table_id, ids, out)]))
         return as_result(out, dtype)
 
@@ -122,12 +136,12 @@ class EngramPool:
         return self._executor.submit(self.batch_lookup, table_id, row_ids, dtype)
 
     def is_table_loaded(self, table_id: int) -> bool:
-        """Whether the table is here or at one of the hosts."""
+        """Whether the table is here or at one of the hosts now; not while its owner loads it anew."""
         return self._find(table_id) is not None
 
     def get_table_meta(self, table_id: int) -> dict[str, Any]:
         """Shape and place of a table."""
-        table = self._table(table_id)
+        table = self._until(time.monotonic() + self._request_timeout, lambda: self._table(table_id))
         return {
             "table_id": table_id,
             "rows": table.rows,
@@ -144,7 +158,9 @@ class EngramPool:
         server, self._server = self._server, None
         if server is not None:
             server.close()  # importers give back first
-        self._tables.clear()
+        self._served.clear()
+        for table in list(self._tables.values()):
+            self._let_go(table)
         self._peers.clear()
         self._executor = None
         self._cleanup.close()
@@ -157,33 +173,27 @@ class EngramPool:
         options = {"port": self.config.ports[0], **self._credentials, **options}
         server = obmm.serve({}, **options)
         for table_id, table in self._tables.items():
-            if isinstance(table.region, obmm.ExportedRegion):
-                self._publish(server, table_id, table.region, table.store.manifest)
+            if table.region is not None:
+                self._publish(server, table_id, table)
         self._server = server
         return server
 
-    def submit(self, requests: Sequence[tuple[int, NDArray[np.int64], NDArray[np.float32]]]) -> list[Ticket]:
-        """Queue lookups ``(table id, ids, out [n, dim])`` in the order given; neighbours from one store in one call."""
-        self._ready()
-        tables = [self._table(table_id) for table_id, _, _ in requests]
-        tickets: list[Ticket] = []
-        for store, group in groupby(zip(tables, requests, strict=True), key=lambda pair: pair[0].store):
-            parts = [part for _, request in group for part in self._parts(*request)]
-            tickets += store.submit_many(parts)
-        return tickets
+    def submit(self, requests: Sequence[Lookup]) -> Lookups:
+        """Queue lookups in the order given; neighbours from one store in one call."""
+        deadline = time.monotonic() + self._request_timeout
+        return Lookups(requests, self._until(deadline, lambda: self._submit(requests)))
 
-    def finish(self, tickets: Sequence[Ticket]) -> None:
+    def finish(self, lookups: Lookups) -> None:
         """Wait for all of them, at most the config's request time-out; raises the first error.
 
-        After GatherDeadlineError the outputs may still be written to: the tickets keep them alive.
+        A table that was taken away meanwhile is attached again, and the lookups run once more.  After
+        GatherDeadlineError the outputs may still be written to: the tickets keep them alive.
         """
-        deadline = time.monotonic() + self.config.request_timeout_ms / 1e3
+        deadline = time.monotonic() + self._request_timeout
         try:
-            for ticket in tickets:
-                ticket.result(max(0.0, deadline - time.monotonic()))
+            self._until(deadline, lambda: self._results(lookups, deadline))
         except BaseException:
-            for ticket in tickets:
-                ticket.abandon()
+            lookups.abandon()
             raise
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -196,53 +206,122 @@ class EngramPool:
     def _name(self, table_id: int) -> str:
         return f"{self.config.key_prefix}.{table_id}"
 
-    def _table(self, table_id: int) -> _Table:
-        found = self._find(table_id)
-        if found is None:
-            raise _refused(
-                f"table {table_id} is neither loaded here nor at {', '.join(self.config.addresses) or 'any host'}",
-                "load_table() it on its node, and serve() there",
-            )
-        return found
+    @property
+    def _request_timeout(self) -> float:
+        return self.config.request_timeout_ms / 1e3
 
-    def _find(self, table_id: int) -> _Table | None:
+    def _until(self, deadline: float, attempt: Callable[[], T]) -> T:
+        """What `attempt` gives, tried again until `deadline` while it asks for that."""
+        pause, longest = _RETRY
+        while True:
+            try:
+                return attempt()
+            except _Again as again:
+                if time.monotonic() + pause >= deadline:
+                    raise again.error from None
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    def _submit(self, requests: Sequence[Lookup]) -> list[tuple[PoolTable, Ticket]]:
+        self._ready()
+        tables = [self._table(table_id) for table_id, _, _ in requests]
+        gathers: list[tuple[PoolTable, Ticket]] = []
+        try:
+            for table, group in groupby(zip(tables, requests, strict=True), key=lambda pair: pair[0]):
+                parts = [part for _, request in group for part in self._parts(*request)]
+                gathers += [(table, ticket) for ticket in table.store.submit_many(parts)]
+        except _TAKEN_AWAY as error:
+            self._end(gathers, error)
+            if any(table.taken_away for table in tables):
+                raise _Again(error) from error
+            raise
+        return gathers
+
+    def _results(self, lookups: Lookups, deadline: float) -> None:
+        if not lookups.gathers:
+            lookups.gathers = self._submit(lookups.requests)
+        for table, ticket in lookups.gathers:
+            try:
+                ticket.result(max(0.0, deadline - time.monotonic()))
+            except _TAKEN_AWAY as error:
+                stale = isinstance(error, StaleHandleError)
+                if stale and table.lease is not None:
+                    self._let_go(table)  # what was attached is of an earlier publication
+                if not stale and not table.taken_away:
+                    raise
+                self._end(lookups.gathers, error)
+                lookups.gathers = []
+                raise _Again(error) from error
+
+    def _end(self, gathers: Sequence[tuple[PoolTable, Ticket]], error: ObmmError) -> None:
+        """Until none of them writes any more; `error` when that takes too long."""
+        deadline = time.monotonic() + self._request_timeout
+        for _, ticket in gathers:
+            ticket.abandon()
+        if not all(ticket.wait(max(0.0, deadline - time.monotonic())) for _, ticket in gathers):
+            raise error
+
+    def _table(self, table_id: int) -> PoolTable:
+        found: PoolTable | None = None
+        try:
+            found = self._find(table_id)
+        except (StaleHandleError, ExchangeError) as error:
+            if table_id in self._found:
+                raise _Again(error) from error
+            raise
+        if found is not None:
+            return found
+        missing = _refused(
+            f"table {table_id} is neither loaded here nor at {', '.join(self.config.addresses) or 'any host'}",
+            "load_table() it on its node, and serve() there",
+        )
+        if table_id in self._found:
+            raise _Again(missing)
+        raise missing
+
+    def _find(self, table_id: int) -> PoolTable | None:
         known = self._tables.get(table_id)
-        if known is not None:
+        if known is not None and not known.taken_away:
             return known
         device = self._ready()
         name = self._name(table_id)
-        for peer in self._peers:
-            if name in peer.list():
-                self._tables[table_id] = found = self._import(device, peer, name)
+        with self._attaching:
+            known = self._tables.get(table_id)
+            if known is not None:
+                if not known.taken_away:
+                    return known
+                self._let_go(known)
+            for peer in self._peers:
+                if name not in peer.list():
+                    continue
+                try:
+                    found = PoolTable.imported(device, peer, name)
+                except RequestRefusedError:
+                    continue  # withdrawn since
+                self._found.add(table_id)
+                self._tables[table_id] = found
+                assert found.lease is not None
+                found.lease.on_change(partial(self._lease_changed, found))
+                if found.taken_away:  # before anybody listened
+                    self._let_go(found)
+                    return None
                 return found
         return None
 
-    def _import(self, device: obmm.Device, peer: obmm.Peer, name: str) -> _Table:
-        lease = peer.fetch(name)
-        with ExitStack() as undo:
-            undo.callback(lease.release)
-            region = undo.enter_context(device.import_region(lease))
-            store = undo.enter_context(RowStore.attach([region], lease.manifest))
-            self._cleanup.push(undo.pop_all())
-        (spec,) = store.tables.values()
-        return _Table(store, spec.n_rows, spec.values, region)
+    def _lease_changed(self, table: PoolTable, event: LeaseEvent) -> None:
+        """The owner waits for us: let go now, and not with the next lookup."""
+        if table.taken_away:
+            self._let_go(table)
 
-    def _new_table(self, device: obmm.Device, table_id: int, values: NDArray[np.float32]) -> _Table:
-        rows, dim = values.shape
-        spec = TableSpec(table_id, rows, dim * 4, dtype="<f4", values=dim)
-        with ExitStack() as undo:
-            region = undo.enter_context(device.export_region(spec.end, label=self._name(table_id)))
-            mapping = undo.enter_context(region.map("rw"))
-            store = undo.enter_context(RowStore.attach(mapping, Manifest((spec,)), verify="none"))
-            self._cleanup.push(undo.pop_all())
-        return _Table(store, rows, dim, region)
+    def _let_go(self, table: PoolTable) -> None:
+        table.close(self._request_timeout)
+        if self._tables.get(table.table_id) is table:
+            self._tables.pop(table.table_id, None)
 
-    def _publish(self, server: obmm.Server, table_id: int, region: obmm.ExportedRegion, manifest: Manifest) -> None:
-        name = self._name(table_id)
-        if name in self._served:
-            server.revoke(name)
-        server.publish(name, region, manifest.to_dict())
-        self._served.add(name)
+    def _publish(self, server: obmm.Server, table_id: int, table: PoolTable) -> None:
+        assert table.region is not None
+        server.publish(self._name(table_id), table.region, table.store.manifest.to_dict())
+        self._served.add(table_id)
 
     def _parts(
         self, table_id: int, ids: NDArray[np.int64], out: NDArray[np.float32]
@@ -251,56 +330,6 @@ class EngramPool:
         step = self.config.max_batch_keys
         for at in range(0, ids.size, step):
             yield table_id, ids[at : at + step], out[at : at + step]
-
-
-@dataclass(frozen=True, slots=True)
-class PrefetchRequest:
-    """Lookups that are under way."""
-
-    tickets: tuple[Ticket, ...]
-    rows: NDArray[np.float32]
-    dtype: Any
-    device: Any
-
-
-class EngramPrefetcher:
-    """The source project's prefetcher: all tables of a step at once, as one ``[tables, tokens, dim]`` array.
-
-    Code that is written anew should use `obmm.prefetch.EngramPrefetcher`, which has fixed buffers and failure policies:
-    this one allocates per request and raises in `wait_and_gather`, as its callers expect.
-    """
-
-    def __init__(self, pool: EngramPool, config: EngramPoolConfig | None = None) -> None:
-        self._pool = pool
-        self.config = config or pool.config
-
-    def prefetch_async(
-        self,
-        requests: Sequence[tuple[int, Any]],
-        seq_len: int,
-        device: Any = None,
-        dtype: Any = "bfloat16",
-    ) -> PrefetchRequest:
-        """Start reading ``(table id, row ids [seq_len])`` of every table; returns at once."""
-        float_name(dtype)
-        numbered = [(table_id, as_ids(row_ids)) for table_id, row_ids in requests]
-        for table_id, ids in numbered:
-            if ids.size != seq_len:
-                raise _refused(f"{ids.size} row ids of table {table_id}", f"pass seq_len={seq_len} of them")
-        rows = np.empty((len(numbered), seq_len, self.config.embedding_dim), np.float32)
-        tickets = self._pool.submit([(table_id, ids, rows[i]) for i, (table_id, ids) in enumerate(numbered)])
-        return PrefetchRequest(tuple(tickets), rows, dtype, device)
-
-    def wait_and_gather(self, request: PrefetchRequest) -> Any:
-        """The rows ``[tables, seq_len, dim]`` on the request's device."""
-        self._pool.finish(request.tickets)
-        return as_result(request.rows, request.dtype, request.device)
-
-    def prefetch_and_wait(
-        self, requests: Sequence[tuple[int, Any]], seq_len: int, device: Any = None, dtype: Any = "bfloat16"
-    ) -> Any:
-        """Both."""
-        return self.wait_and_gather(self.prefetch_async(requests, seq_len, device, dtype))
 
 
 def __getattr__(name: str) -> Any:

@@ -95,8 +95,7 @@ class RemoteEngramEmbedding(torch.nn.Module):  # type: ignore[misc]
         pending = self._pending.pop(id(forward_batch), None)
         if pending is None:
             return
-        for ticket in pending.request.tickets:
-            ticket.abandon()
+        pending.request.lookups.abandon()
         self._batches.take_back(pending.extension)
 
     def forward(self, input_ids: Any, forward_batch: Any = None) -> Any:
