@@ -58,7 +58,7 @@ class Published:
 
 
 @contextmanager
-def published(a: Device, b: Device, cache: Cache = "cc") -> Iterator[Published]:
+def published(a: Device, b: Device, cache: Cache = "cc", hot_rows: int = 0) -> Iterator[Published]:
     """Tables exported on `a`, imported on `b`, as generation 2."""
     with ExitStack() as undo:
         region = undo.enter_context(a.export_region(described().nbytes))
@@ -66,7 +66,7 @@ def published(a: Device, b: Device, cache: Cache = "cc") -> Iterator[Published]:
         owner = undo.enter_context(RowStore.attach(mapping, described(), verify="none"))
         manifest = fill(owner, 2)
         imported = undo.enter_context(b.import_region(region.handle(cache=cache)))
-        store = undo.enter_context(RowStore.attach([imported], manifest, plan=False))
+        store = undo.enter_context(RowStore.attach([imported], manifest, plan=False, hot_rows=hot_rows))
         yield Published(region, mapping, owner, store)
 
 

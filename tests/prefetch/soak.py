@@ -154,7 +154,13 @@ def one_step(prefetcher: EngramPrefetcher, random: np.random.Generator, outcome:
 
 def fabric_life(fabric: emulator.Fabric, random: np.random.Generator, outcome: Outcome, end: float) -> None:
     """Export, publish, import, prefetch under publications, lose the memory, close everything."""
-    with obmm.open(fabric.device("a")) as a, obmm.open(fabric.device("b")) as b, published(a, b) as tables:
+    cache: Any = ["cc", "nc"][random.integers(2)]
+    hot_rows = [0, 100, 4000][random.integers(3)]
+    with (
+        obmm.open(fabric.device("a")) as a,
+        obmm.open(fabric.device("b")) as b,
+        published(a, b, cache, hot_rows) as tables,
+    ):
         policy: Any = ["raise", "zero", ("retry", "zero")][random.integers(3)]
         with EngramPrefetcher(
             tables.store, fabric_tables.WANTED, MAX_TOKENS, policy=policy, deadlines=Deadlines(decode=5)
