@@ -18,7 +18,7 @@ REACH = ("hardware", "network")
 """What reaches another node's memory.  What serves this node alone, and TCP without a network, are yardsticks."""
 _YARDSTICKS = (
     ("local", "local", "the table in this node's own memory"),
-    ("loopback", "TCP loopback", "TCP without a network"),
+    ("loopback", "tcp", "TCP without a network"),
 )
 
 

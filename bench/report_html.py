@@ -103,7 +103,7 @@ def _card(title: str, figures: Rows) -> Iterable[str]:
     better = "more is better" if figures[0]["unit"] == headlines.RATE else "less is better"
     yield f"<div class=card><h4>{escape(title)} <small>{better}</small></h4>"
     for f in figures:
-        spread = "" if f["spread"] is None else f"<i>&plusmn;{f['spread'] / 2:.0%}</i>"
+        spread = "" if f["spread"] is None else f"<i>{f['spread']:.0%}</i>"
         yield f"<div class=row><span class=arm>{escape(f['arm'])}{_mark(f)}</span>"
         if f in drawn:
             style = f"width:{100 * f['median'] / largest:.2f}%;--c:{plots.colour(f['arm'])}"
