@@ -184,7 +184,7 @@ class Run:
                 if first:
                     self._skipped.append({"arm": arm.name, "workload": workload.name, "reason": str(reason)})
                 return
-            self._busy_ns += series.busy_ns / case.threads
+            self._busy_ns += series.busy_ns
             wall = time.monotonic() - began
             for step, times in series.steps.items():
                 rows.append(

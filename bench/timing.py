@@ -63,6 +63,7 @@ class Series:
         self._timer = timer
         self._times: list[float] = []
         self.busy_ns = 0.0
+        """How long the clock ran, of the time that passed."""
         self.failures = 0
         self.reason = ""
         self.counts: Counts | None = None
@@ -116,9 +117,9 @@ class Series:
         self.busy_ns += ns
         self._times.append(max(ns - self._timer.python_ns, 0.0))
 
-    def add_c(self, ns: NDArray[np.uint64], parts: int = 1) -> None:
-        """Samples of C loops; `parts`: a sample is so many operations."""
-        self.busy_ns += float(ns.sum())
+    def add_c(self, ns: NDArray[np.uint64], parts: int = 1, at_once: int = 1) -> None:
+        """Samples of a C loop; `parts`: a sample is so many operations; `at_once`: so many threads ran such a loop."""
+        self.busy_ns += float(ns.sum()) / at_once
         self._times.extend((np.maximum(ns.astype(np.float64) - self._timer.c_ns, 0.0) / parts).tolist())
 
     def summary(self) -> dict[str, object]:

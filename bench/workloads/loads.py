@@ -67,7 +67,7 @@ class DependentLoads(Workload):
                 raise content.VerificationError(
                     f"loads of {case.row_bytes} bytes returned what the memory does not hold"
                 )
-            series.add_c(times)
+            series.add_c(times, at_once=case.threads)
             verified += case.row_bytes * per_thread
         return verified
 

@@ -131,3 +131,21 @@ def test_unknown_names_are_refused_with_the_known_ones():
     ran = CliRunner().invoke(bench, ["run", "--arms", "rdma"])
     assert ran.exit_code == 2
     assert "numpy-shm" in ran.output
+
+
+def test_what_threads_do_at_once_is_measured_time_once():
+    """A gather on two threads is timed as one call; loads on two threads are two loops at the same time."""
+    series = Series(Timer(0.0, 0.0))
+    for _ in range(2):
+        series.add_c(np.full(10, 50, np.uint64), at_once=2)
+    assert series.busy_ns == 500.0
+    series.add(100.0)
+    assert series.busy_ns == 600.0
+
+
+def test_measured_time_is_what_the_clock_ran_over_all_results(document):
+    """Steps are part of their whole cycle, which counts once."""
+    whole = [r for r in document["results"] if r["workload"] not in ("control", "fetch") or r["case"][:5] == "whole"]
+    least = sum(r["mean"] * r["samples"] for r in whole if r["threads"] == 1) / 1e9
+    assert document["harness"]["measured_s"] >= 0.9 * least
+    assert document["harness"]["measured_s"] <= document["harness"]["wall_s"]
