@@ -96,6 +96,10 @@ static int open_mode(const struct standin_record *record, const struct standin_p
 	int shift = process->uid == record->uid ? 6 : process->gid == record->gid ? 3 : 0;
 	int bits = record->mode >> shift & 7;
 
+	if (bits == 1) { /* a quirk of the original */
+		*mode = O_RDWR;
+		return UBSM_OK;
+	}
 	if (!(bits & 4) || (prot & 2 && !(bits & 2)))
 		return UBSM_ERR_NOPERM;
 	*mode = bits & 2 ? O_RDWR : O_RDONLY;

@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -97,6 +98,47 @@ TEST(an_import_that_fails_half_way_leaves_nothing)
 	CHECK_EQ(nodes_imported, 3);
 	CHECK_EQ(on_name(b, STANDIN_UNMAP, "x"), 0);
 	CHECK_EQ(on_name(a, STANDIN_DELETE, "x"), 0);
+	end();
+}
+
+TEST(section_7_2_mode_bits)
+{
+	static const struct {
+		uint32_t uid, gid, mode;
+		int prot, code, open;
+	} cases[] = {
+		{ 1000, 100, 0600, 3, 0, O_RDWR },
+		{ 1000, 100, 0400, 3, UBSM_ERR_NOPERM, 0 },
+		{ 1000, 100, 0400, 0, 0, O_RDONLY },
+		{ 1000, 100, 0200, 0, UBSM_ERR_NOPERM, 0 },
+		{ 1000, 100, 0200, 2, UBSM_ERR_NOPERM, 0 },
+		{ 1000, 100, 0077, 0, UBSM_ERR_NOPERM, 0 }, /* the owner's bits decide for the owner */
+		{ 1001, 100, 0060, 3, 0, O_RDWR },
+		{ 1001, 100, 0606, 1, UBSM_ERR_NOPERM, 0 },
+		{ 1001, 101, 0004, 1, 0, O_RDONLY },
+		{ 1001, 101, 0004, 2, UBSM_ERR_NOPERM, 0 },
+		{ 0, 0, 0660, 1, UBSM_ERR_NOPERM, 0 }, /* root is nobody special */
+		{ 0, 0, 0000, 0, UBSM_ERR_NOPERM, 0 },
+		{ 1001, 101, 0001, 3, 0, O_RDWR }, /* the quirk */
+	};
+	uint32_t owner, other;
+
+	begin();
+	owner = enter(0);
+	for (unsigned int i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct standin_request map = { .op = STANDIN_MAP, .arg = { cases[i].prot }, .name = "x" };
+
+		CHECK_EQ(create(owner, "x", UNIT), 0);
+		standin_find(cluster->state, "x")->mode = cases[i].mode;
+		other = enter(1);
+		cluster->state->processes[other].uid = cases[i].uid;
+		cluster->state->processes[other].gid = cases[i].gid;
+		CHECK_EQ(ask(other, map, NULL, NULL), cases[i].code);
+		if (!cases[i].code)
+			CHECK_EQ(standin_find(cluster->state, "x")->on[1].open_mode, cases[i].open);
+		leave(other);
+		CHECK_EQ(on_name(owner, STANDIN_DELETE, "x"), 0);
+	}
 	end();
 }
 

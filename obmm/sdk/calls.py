@@ -13,6 +13,7 @@ from obmm.sdk import arguments
 from obmm.sdk.abi import MAX_NAME, FaultKind, Flag, ffi
 from obmm.sdk.codes import Code
 from obmm.sdk.errors import SdkError, SdkLibraryError
+from obmm.sdk.facts import facts
 from obmm.sdk.library import Library
 from obmm.sdk.records import (
     Counters,
@@ -29,6 +30,9 @@ from obmm.sdk.records import (
 MAP_SHARED: Final = 1
 _FIRST_LIST: Final = 64
 _PAUSE_SECONDS: Final = 0.05
+_CONNECTING: Final = frozenset(
+    {"initialize", "lookup_regions", "create_region", "lookup_region", "destroy_region"}
+)  # whatever else these answer, there is a connection then (5)
 
 
 class Calls:
@@ -43,13 +47,15 @@ class Calls:
         self._raw = library.raw
         self._locks: dict[str, threading.RLock] = {}
         self._pid = os.getpid()
+        self.connected = False
+        """Whether this process connected to the daemon and did not call `finalize` since."""
+        self.set_logger_level(4)  # the region calls connect by themselves, and the log is on (15 rule 4)
 
     # --- start-up ----------------------------------------------------------------------------------------------------
 
     def initialize(self) -> None:
-        """Connect to the daemon; a second call does nothing.  Silences the library's log first (15 rule 4)."""
+        """Connect to the daemon; a second call does nothing.  The library's log is silent since its loading (15 rule 4)."""
         os.environ.setdefault("HCOM_CONNECTION_RETRY_TIMES", "1")
-        self.set_logger_level(4)
         options = ffi.new("ubsmem_options_t *")
         self._call("init_attributes", self._raw.ubsmem_init_attributes, options)
         self._call("initialize", self._raw.ubsmem_initialize, options)
@@ -57,6 +63,15 @@ class Calls:
     def finalize(self) -> None:
         """Close the connection: the daemon takes everything back that this process still has.  Unmap and free first."""
         self._call("finalize", self._raw.ubsmem_finalize)
+        self.connected = False
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that one round trip may take (2)."""
+        try:
+            return float(int(os.environ.get("MXM_CHANNEL_TIMEOUT", "60")))
+        except ValueError:
+            return 60.0
 
     def set_logger_level(self, level: int) -> None:
         """0 debug (the library's own default, on stdout) .. 4 critical (nothing)."""
@@ -362,13 +377,21 @@ class Calls:
             )
         start = time.monotonic()
         while True:
+            attempt = time.monotonic()
             code = function(*given)
-            elapsed = time.monotonic() - start
+            now = time.monotonic()
+            if operation in _CONNECTING and code not in (Code.MEMLIB, Code.PARAM_INVALID, Code.NO_NEEDED):
+                self.connected = True
             if code == Code.OK:
                 return
-            if code not in (Code.BUSY, Code.NET) or elapsed + _PAUSE_SECONDS > wait:
-                raise SdkError.answered(operation, code, elapsed, str(self.library), **fields)
+            if not self._passes(code, now - attempt) or now - start + _PAUSE_SECONDS > wait:
+                seen = facts(self, operation, code, now - start, fields)
+                raise SdkError.answered(operation, code, now - start, str(self.library), seen, **fields)
             time.sleep(_PAUSE_SECONDS)  # the daemon tells nobody when a name is free again
+
+    def _passes(self, code: int, seconds: float) -> bool:
+        """Whether waiting helps: a busy name, or a lost connection.  A time-out's work may have been done (15 rule 9)."""
+        return code == Code.BUSY or (code == Code.NET and self.connected and seconds < self.timeout)
 
 
 def fault_kind(value: int) -> FaultKind | int:

@@ -74,7 +74,7 @@ _LOCKS = "locks never wait: try again yourself; 6060: flags must be exactly 0x1 
 
 #: (operation, code) -> causes with their fixes, most likely first.  Operation "" is the text for every other one.
 HINTS: Final[dict[tuple[str, int], str]] = {
-    ("initialize", Code.MEMLIB): "the daemon is off (its socket is missing), this process is not in group `ubsmd`, all 128 client places are taken, or libobmm.so.1 is missing or too old; fix: check `systemctl status ubsmd`, the socket's mode and your groups",
+    ("initialize", Code.MEMLIB): "the daemon is off (its socket is missing), this process is not in group `ubsmd`, all 128 client places are taken (a connection that is refused takes 2^n - 1 s for n attempts, 31 s by default), or libobmm.so.1 is missing or too old; fix: check `systemctl status ubsmd`, the socket's mode and your groups",
     ("allocate", Code.PARAM_INVALID): "the size is no multiple of 4 MiB (with MMAP_HUGETLB_PMD: of the PMD size), the flags are none of the 16 valid sets, or a name is not 1..47 bytes",
     ("map", Code.PARAM_INVALID): "the length is not the object's size, it is already mapped in this process, prot, offset or flags are wrong, or mmap itself failed (address space, descriptor limit: one descriptor per unit, a writing map where this node's first mapper opened it read-only); fix: compare list_objects(name) and `ulimit -n`",
     ("unmap", Code.PARAM_INVALID): "the length is not the mapping's; fix: unmap whole objects",
@@ -102,6 +102,7 @@ HINTS: Final[dict[tuple[str, int], str]] = {
     ("map", Code.UBSE): "this node is not in the object's region, the provider is down, or the import was refused; fix: create it with provider=, which every node may attach; read the engine's log",
     ("unmap", Code.UBSE): "the region is busy: another descriptor of it is open; fix: close your regions() of this object first, then unmap again",
     ("map", Code.OBMM): "opening the region's node failed: EACCES (another user's), EPERM (cache mode), EAGAIN, or a container without the node; fix: compare owner and mode of /dev/obmm_shmdev<id> with this process",
+    ("lease_malloc", Code.UBSE): "the engine refused: no free pool on the lenders, below 128 MiB on older engines, or (flags 0x40) no remote NUMA node can appear on this host; fix: see the free memory in cluster(), or borrow without 0x40",
     ("register_faults", Code.UBSE): "the engine's client library is missing, or this process is not in group `ubse`",
     ("lookup_regions", Code.UBSE): "the cluster has fewer than two nodes, or the engine does not answer",
     ("", Code.PARAM_INVALID): "an argument is invalid, or mapping memory failed",

@@ -22,10 +22,14 @@ class SdkError(ObmmError):
         self.elapsed = elapsed
 
     @classmethod
-    def answered(cls, operation: str, code: int, elapsed: float, library: str, **fields: object) -> SdkError:
-        """The error for `operation` that `library` answered with `code`."""
+    def answered(
+        cls, operation: str, code: int, elapsed: float, library: str, facts: str = "", **fields: object
+    ) -> SdkError:
+        """The error for `operation` that `library` answered with `code`; `facts` is what was found out about it here."""
         given = ", ".join(f"{key}={value!r}" for key, value in fields.items())
         text = f"sdk.{operation}({given}) of {library} failed with {code} {c_name(code)} after {elapsed:.3f} s\n  - {hint(operation, code)}"
+        if facts:
+            text += f"\n  - {facts}"
         return cls(code, text, operation=operation, elapsed=elapsed)
 
 

@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from obmm.closing import close_on_exit
 from obmm.errors import ClosedError, MappingBusyError, ObmmError
@@ -17,6 +17,7 @@ from obmm.sdk.abi import Flag
 from obmm.sdk.calls import Calls
 from obmm.sdk.codes import Code
 from obmm.sdk.errors import SdkError
+from obmm.sdk.facts import entrance, facts
 from obmm.sdk.faults import FaultEvents
 from obmm.sdk.library import Library, load
 from obmm.sdk.records import Host, HostGroup, Location, ObjectEntry
@@ -24,8 +25,6 @@ from obmm.sdk.records import Host, HostGroup, Location, ObjectEntry
 if TYPE_CHECKING:
     from obmm.sdk.lease import Lease
     from obmm.sdk.shared_object import SharedObject
-
-DAEMON_SOCKET: Final = "/run/matrix/memory/MxmAgentIpcServer"
 
 
 class Session:
@@ -44,7 +43,7 @@ class Session:
         self._leases: set[Lease] = set()
         self._faults: FaultEvents | None = None
         self._open = True
-        _refuse_missing_daemon(library)
+        _refuse_missing_daemon(library, self.calls)
         try:
             self.calls.initialize()
         except SdkError:
@@ -226,9 +225,9 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
 
 
-def _refuse_missing_daemon(library: Library) -> None:
+def _refuse_missing_daemon(library: Library, calls: Calls) -> None:
     """Say at once what a failing connection would say after up to 31 seconds (15 rule 4)."""
-    path = DAEMON_SOCKET if library.standin is None else _standin_entrance()
+    path = entrance(library.standin is not None)
     if not path:
         problem = "OBMM_SDK_STANDIN names no folder of a stand-in"
     else:
@@ -236,14 +235,8 @@ def _refuse_missing_daemon(library: Library) -> None:
             os.stat(path)
             if os.access(path, os.W_OK):
                 return
-            problem = f"{path} may not be written by uid {os.geteuid()} with groups {sorted(os.getgroups())}"
+            problem = f"{path} may not be written by this process"
         except OSError as error:
             problem = f"{path}: {error.strerror}"
-    fields = {"socket": path, "problem": problem}
-    raise SdkError.answered("initialize", Code.MEMLIB, 0.0, str(library), **fields)
-
-
-def _standin_entrance() -> str:
-    folder = os.environ.get("OBMM_SDK_STANDIN", "")
-    name = "state" if os.environ.get("OBMM_SDK_STANDIN_MODE") == "in-process" else "daemon.sock"
-    return folder and os.path.join(folder, name)
+    seen = facts(calls, "initialize", Code.MEMLIB, 0.0, {})
+    raise SdkError.answered("initialize", Code.MEMLIB, 0.0, str(library), seen, socket=path, problem=problem)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 
 from obmm import emulator
-from obmm.sdk.abi import OBJECT_FLAGS
+from obmm.sdk.abi import OBJECT_FLAGS, FaultKind
+from obmm.sdk.codes import Code
 from obmm.sdk.standin import StandIn
 from obmm.sdk.standin_op import Op
 
@@ -391,7 +393,7 @@ def test_fault_callback(a: Process, standin: StandIn) -> None:
     assert a.faults(null=True) == 6010
     a.finalize()
     assert a.faults() == 0
-    for kind in (15, 1000):
+    for kind in FaultKind:
         assert standin.fire("some", kind) == 1
         assert a.event() == ["some", kind, False]
 
@@ -440,6 +442,74 @@ def test_s14_injected_code_delay_and_lost_answer(spawn: Spawn, standin: StandIn,
     assert process.allocate("x", SIZE) == 6021, "the daemon had finished the work"
     standin.inject(Op.DELETE, delay=0.01)
     assert process.deallocate("x") == 0
+
+
+CALLS: dict[Op, Callable[[Process], object]] = {
+    Op.GROUPS: lambda p: p.regions()[0],
+    Op.RESOLVE: lambda p: p.allocate("x", SIZE),
+    Op.CREATE: lambda p: p.allocate("x", SIZE),
+    Op.CREATE_AT: lambda p: p.allocate_at("b", "x", SIZE),
+    Op.MAP: lambda p: p.map("x", SIZE)[0],
+    Op.DELETE: lambda p: p.deallocate("x"),
+    Op.REGION_CREATE: lambda p: p.create_region("r", ["a", "b"]),
+    Op.REGION_LOOKUP: lambda p: p.lookup_region("r")[0],
+    Op.REGION_DESTROY: lambda p: p.destroy_region("r"),
+    Op.CLUSTER: lambda p: p.cluster()[0],
+    Op.LIST: lambda p: p.listed("x")[0],
+    Op.LOOKUP: lambda p: p.lookup("x")[0],
+    Op.SLOT: lambda p: p.slot()[0],
+    Op.LEASE: lambda p: p.lease(SIZE)[0],
+    Op.LEASE_AT: lambda p: p.lease_at(2, SIZE)[0],
+}
+"""A call that sends each request; those that need a mapping first have tests of their own."""
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_s14_every_code_at_every_call(a: Process, standin: StandIn, op: Op) -> None:
+    for code in set(Code) - {Code.OK}:
+        standin.inject(op, code=code)
+        assert CALLS[op](a) == code
+
+
+def test_s14_codes_at_the_calls_of_mappings(a: Process, standin: StandIn) -> None:
+    assert a.allocate("l", UNIT, flags=1) == 0
+    address, lease = a.map("l", UNIT, prot=0)[1], a.lease(SIZE)[1]
+    for op, call in (
+        (Op.WRITE_LOCK, lambda: a.lock("write_lock", "l")),
+        (Op.READ_LOCK, lambda: a.lock("read_lock", "l")),
+        (Op.UNMAP, lambda: a.unmap(address, UNIT)),
+        (Op.LEASE_FREE, lambda: a.lease_free(lease)),
+    ):
+        for code in set(Code) - {Code.OK}:
+            standin.inject(op, code=code)
+            assert call() == code
+    assert [a.unmap(address, UNIT), a.lease_free(lease), a.deallocate("l")] == [0, 0, 0]
+
+
+def test_7_6_a_failed_unlock_has_lowered_the_local_count(a: Process, standin: StandIn) -> None:
+    assert a.allocate("l", UNIT, flags=1) == 0
+    address = a.map("l", UNIT, prot=0)[1]
+    assert a.lock("write_lock", "l") == 0
+    standin.inject(Op.UNLOCK, code=6062)
+    assert [a.lock("unlock", "l"), a.lock("unlock", "l")] == [6062, 6020]
+    assert [a.unmap(address, UNIT), a.deallocate("l")] == [0, 0]
+
+
+def test_s15_any_unit_that_is_open_keeps_the_unmap_busy(b: Process, fabric: emulator.Fabric) -> None:
+    import obmm
+
+    size = 3 * UNIT
+    assert b.allocate_at("a", "x", size) == 0
+    with obmm.open(fabric.device("b")) as device:
+        for index in range(3):
+            address = b.map("x", size, prot=0)[1]
+            ids = b.lookup("x")[3]
+            with device.attach(ids[index], UNIT) as region, region.map("none"):
+                assert b.unmap(address, size) == 6050
+                assert b.readable(address).startswith("---")
+                assert b.map("x", size)[0] == 6010, "still this process's"
+            assert b.unmap(address, size) == 0
+    assert b.deallocate("x") == 0
 
 
 def test_7_5_failed_unmap_is_closed_and_can_be_repeated(a: Process, standin: StandIn) -> None:

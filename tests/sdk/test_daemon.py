@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -259,10 +260,45 @@ def test_12_1_no_engine_connection_unless_asked(own: StandIn, start: Callable[..
     assert [process.allocate("x", SIZE), process.deallocate("x"), own.engine_calls] == [0, 0, 0]
 
 
+def test_s2_the_binding_says_a_missing_daemon_at_once(own: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use(own, monkeypatch, HCOM_CONNECTION_RETRY_TIMES="10")
+    own.stop()
+    with pytest.raises(sdk.SdkError, match=r"daemon\.sock: No such file") as caught:
+        sdk.connect()
+    assert (caught.value.code, caught.value.elapsed) == (6015, 0.0)
+    assert "systemctl status ubsmd" in str(caught.value)
+
+
+def test_s2_the_binding_names_a_slow_refusal(own: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("obmm.sdk.facts.REFUSED_SECONDS", 0.05)
+    _use(own, monkeypatch, HCOM_CONNECTION_RETRY_TIMES="4", OBMM_SDK_STANDIN_SECOND_MS="10")
+    own.kill()
+    with pytest.raises(sdk.SdkError, match="so the connection was refused: the daemon is dead") as caught:
+        sdk.connect()
+    assert caught.value.code == 6015
+    assert caught.value.elapsed >= 0.15
+    own.start()
+    with sdk.connect() as session:
+        assert session.local_host().name == "a"
+
+
+def test_15_4_the_binding_asks_for_one_attempt_only(own: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use(own, monkeypatch, OBMM_SDK_STANDIN_SECOND_MS="10")
+    monkeypatch.delenv("HCOM_CONNECTION_RETRY_TIMES", raising=False)
+    own.kill()
+    with pytest.raises(sdk.SdkError):
+        sdk.connect()
+    assert os.environ["HCOM_CONNECTION_RETRY_TIMES"] == "1"
+
+
+def _use(own: StandIn, monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
+    for name, value in {**own.environment("a"), **environment}.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture
 def session(own: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[sdk.Session]:
-    for name, value in own.environment("a").items():
-        monkeypatch.setenv(name, value)
+    _use(own, monkeypatch)
     with sdk.connect() as session:
         yield session
 
