@@ -88,8 +88,18 @@ class SharedStaging:
         self._closed = False
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Zeroed pages at the end of the memory: the prefetcher's ``staging=``."""
+        """Zeroed pages at the end of the memory: the prefetcher's ``staging=``.
+
+        ObmmArgumentError for a size that no layer has here: the followers' buffers would not fit.
+        """
         self._check_alive()
+        sizes = {self._layout.max_tokens * layer.columns * layer.row_bytes for layer in self._layout.layers}
+        if nbytes not in sizes:
+            raise refused(
+                f"a slot of {nbytes} bytes, the layers have {sorted(sizes)} for {self._layout.max_tokens} tokens",
+                "give SharedStaging the prefetcher's store, layers and max_tokens",
+                "7.4",
+            )
         size = max(-(-nbytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT, SLOT_ALIGNMENT)
         os.ftruncate(self._fd, self._end + size)
         memory = mmap.mmap(self._fd, size, offset=self._end)

@@ -501,6 +501,8 @@ def test_what_breaks_the_order_is_refused(reader: Reader, follower: StagingFollo
         follower.wait(2, 0, 0)
     with pytest.raises(ObmmArgumentError, match="depth=0"):
         SharedStaging(reader.store, LAYERS, 8, 0)
+    with pytest.raises(ObmmArgumentError, match="max_tokens"):
+        EngramPrefetcher(reader.store, LAYERS, MOST + 1, staging=reader.staging.allocate)
 
 
 def test_memory_of_somebody_else_is_refused(tmp_path: Path) -> None:
@@ -517,7 +519,11 @@ def test_a_closed_reader_is_known_at_once(follower: StagingFollower, reader: Rea
     assert follower.wait(1, 0, 3600).status is RowsStatus.FAILED
     with pytest.raises(PeerFailedError):
         follower.drain()
-    for call in (lambda: reader.staging.allocate(1), lambda: reader.staging.retire(0), reader.staging.fileno):
+    for call in (
+        lambda: reader.staging.allocate(MOST * 4 * 264),
+        lambda: reader.staging.retire(0),
+        reader.staging.fileno,
+    ):
         with pytest.raises(ClosedError):
             call()
     follower.close()
