@@ -338,6 +338,31 @@ def test_zero_spoils_the_tokens_that_lost_a_row_and_no_other_byte(poison_topolog
         assert prefetcher.metrics.zero_rows.values == {(str(lost), "policy"): 6 * 3 * WANTED[1].columns}
 
 
+@pytest.mark.parametrize("cache", ["cc", "nc"])
+def test_hot_rows_are_of_the_publication_that_begin_saw(a: Device, b: Device, cache: Any) -> None:
+    random = np.random.default_rng(9)
+    with (
+        published(a, b, cache, hot_rows=4000) as tables,
+        EngramPrefetcher(tables.store, WANTED, 16, deadlines=LONG) as prefetcher,
+    ):
+        ids = random_ids(random, 16)
+        for generation in (2, 4, 6):
+            if generation > 2:
+                tables.store.refresh(fill(tables.owner, generation))
+            hits = [sum(hot.hits for hot in tables.store.hot.values())]
+            for _ in range(2):
+                prefetcher.begin(ids, 16)
+                prefetcher.start()
+                for layer, layer_ids in zip(LAYERS, ids, strict=True):
+                    rows = prefetcher.consume(layer.layer_id)
+                    assert rows.status is RowsStatus.OK
+                    assert np.array_equal(rows.buffer, content(layer.layer_id, layer_ids, generation))
+                prefetcher.drain()
+                hits.append(sum(hot.hits for hot in tables.store.hot.values()))
+            first, second = np.diff(hits)
+            assert first < second == sum(layer_ids.size for layer_ids in ids)
+
+
 def test_local_goes_on_with_the_replica(tables: Published) -> None:
     ids = random_ids(np.random.default_rng(6), 8)
     with (
