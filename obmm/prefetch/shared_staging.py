@@ -63,6 +63,7 @@ class SharedStaging:
             raise refused(f"{len(layers)} layers, max_tokens={max_tokens}, depth={depth}", "at least 1 each", "7.4")
         self._layout = StagingLayout(staged(store.tables, layers), max_tokens, depth, os.getpid())
         self._place_of = {layer.layer_id: place for place, layer in enumerate(layers)}
+        self._flags, self._bells = self._layout.flags, self._layout.bells
         self._end = self._layout.nbytes
         self._fd = os.memfd_create("obmm-staging", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -125,7 +126,7 @@ class SharedStaging:
                 f"retire() every step, number steps from 0 without a gap; the depth is {layout.ring}",
                 "7.4",
             )
-        flag = layout.flag(place, step)
+        flag = self._flags[place][index]
         padded = len(rows.buffer)
         failed = rows.failed_tokens
         nowhere = rows.status in _ALL_ZERO or not rows.n_tokens or (failed is not None and bool(failed.all()))
@@ -142,8 +143,8 @@ class SharedStaging:
         fields = Fields(where, rows.n_tokens, padded, _NUMBER[rows.status], int(failed is not None))
         pack_fields(self._head, flag, fields)
         self._shown[place][index] = step
-        words.store(flag + READY, step + 1)
-        words.ring(layout.bell(place))
+        words.store((flag + READY, step + 1))
+        words.ring(self._bells[place])
 
     def retire(self, step: int) -> None:
         """Nothing of a step is valid any more: call it before `drain` or `cancel`, which free its slots."""
@@ -151,12 +152,16 @@ class SharedStaging:
         index = step % self._layout.ring
         if any(shown[index] not in (-1, step) for shown in self._shown):
             raise refused(f"retire({step}), which is not published", "number steps from 0 without a gap", "7.4")
-        for place, (shown, over) in enumerate(zip(self._shown, self._over, strict=True)):
-            flag = self._layout.flag(place, step)
-            shown[index], over[index] = -1, max(step, over[index])
-            self._words.store(flag + READY, 0)
-            self._words.store(flag + RETIRED, over[index] + 1)
-            self._words.ring(self._layout.bell(place))
+        places = range(len(self._layout.layers))
+        flags = [flags[index] for flags in self._flags]
+        over = [max(step, over[index]) for over in self._over]
+        # In this order: whoever finds a flag down finds out why.
+        self._words.store(*[(flag + RETIRED, last + 1) for flag, last in zip(flags, over, strict=True)])
+        self._words.store(*[(flag + READY, 0) for flag in flags])
+        for place in places:
+            if self._shown[place][index] < 0:  # who waits for it was not woken by a publication
+                self._words.ring(self._bells[place])
+            self._shown[place][index], self._over[place][index] = -1, over[place]
 
     def fileno(self) -> int:
         """The descriptor of the memory, close-on-exec: hand it over with `socket.send_fds`, ``pass_fds`` or a fork."""
@@ -173,9 +178,9 @@ class SharedStaging:
         if any(step >= 0 for shown in self._shown for step in shown):
             raise MappingBusyError(errno.EBUSY, "PREFETCH: a step is published; fix: retire() it", operation="PREFETCH")
         self._closed = True
-        self._words.store(CLOSED, 1)
+        self._words.store((CLOSED, 1))
         for place in range(len(self._layout.layers)):
-            self._words.ring(self._layout.bell(place))
+            self._words.ring(self._bells[place])
         self._memory.clear()
         self._slots.clear()
         self._last.clear()

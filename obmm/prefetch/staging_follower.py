@@ -24,6 +24,7 @@ from obmm.prefetch.staging_layout import (
     READY,
     RETIRED,
     STATUSES,
+    Fields,
     StagedLayer,
     StagingLayout,
     StagingWords,
@@ -51,11 +52,14 @@ class StagingFollower:
             os.close(self._fd)
             raise
         layout = self._layout
+        self._flags, self._bells = layout.flags, layout.bells
         self._place_of = {layer.layer_id: place for place, layer in enumerate(layout.layers)}
         self._buffers: dict[int, NDArray[np.uint8]] = {
             layer.layer_id: np.zeros((layout.max_tokens, layer.columns, layer.row_bytes), np.uint8)
             for layer in layout.layers
         }
+        # a layer's last copy: its place, tokens and padding, and the views for it; as a rule the next one is the same
+        self._last: dict[int, tuple[tuple[int, ...], NDArray[np.uint8], NDArray[np.uint8] | None]] = {}
 
     def wait(self, layer: int, step: int, timeout: float) -> Rows:
         """The rows of `layer` in `step`, waiting at most `timeout` seconds for the reader's flag.
@@ -66,27 +70,17 @@ class StagingFollower:
         or when it retired the step before it was copied; `drain` then raises.
         """
         place = self._layer(layer)
-        flag, bell = self._layout.flag(place, step), self._layout.bell(place)
-        deadline = time.monotonic() + timeout
-        words = self._words
-        while True:
-            count = words.count(bell)
-            ready = words.load(flag + READY)
-            if ready == step + 1:
-                rows = self._copy(place, step, flag)
-                return rows if rows is not None else self._failed(layer, _lost(layer, step))
-            if words.load(flag + RETIRED) > step:
-                return self._failed(layer, _lost(layer, step))
-            if self._gone or words.load(CLOSED):
-                return self._failed(layer, _gone(layer, step))
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return self._failed(layer, self._late(layer, step, timeout))
-            words.await_ring(bell, count, left)
+        flag, words = self._flags[place][step % self._layout.ring], self._words
+        if words.load(flag + READY) != step + 1:
+            error = self._await(place, step, timeout)
+            if error is not None:
+                return self._failed(layer, error)
+        rows = self._copy(place, step, flag)
+        return rows if rows is not None else self._failed(layer, _lost(layer, step))
 
     def poll(self, layer: int, step: int) -> bool:
         """Whether `wait` would find the rows, or know that they never come, at once."""
-        flag = self._layout.flag(self._layer(layer), step)
+        flag = self._flags[self._layer(layer)][step % self._layout.ring]
         words = self._words
         return words.load(flag + READY) == step + 1 or words.load(flag + RETIRED) > step or bool(words.load(CLOSED))
 
@@ -150,21 +144,39 @@ class StagingFollower:
         self._bytes = np.frombuffer(self._memory, np.uint8)
         self._words = StagingWords(self._memory, writable=False)
 
+    def _await(self, place: int, step: int, timeout: float) -> ObmmError | None:
+        """Until the flag is the step's; or why it never will be."""
+        layer, words = self._layout.layers[place].layer_id, self._words
+        flag, bell = self._flags[place][step % self._layout.ring], self._bells[place]
+        deadline = time.monotonic() + timeout
+        while True:
+            count = words.count(bell)  # before the flag: a ring after the look at it is not slept through
+            if words.load(flag + READY) == step + 1:
+                return None
+            if words.load(flag + RETIRED) > step:
+                return _lost(layer, step)
+            if self._gone or words.load(CLOSED):
+                return _gone(layer, step)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return self._late(layer, step, timeout)
+            words.await_ring(bell, count, left)
+
     def _copy(self, place: int, step: int, flag: int) -> Rows | None:
         """The rows as they were while the flag was valid, or None."""
-        spec = self._layout.layers[place]
+        layer = self._layout.layers[place].layer_id
         fields = unpack_fields(self._memory, flag)
         if self._words.load_again(flag + READY) != step + 1:
             return None  # the fields may be of two steps
-        out = self._buffers[spec.layer_id][: fields.padded]
+        last = self._last.get(layer)
+        if last is None or last[0] != fields[:3]:
+            last = self._last[layer] = fields[:3], *self._views(layer, fields)
+        _, out, source = last
         failed = None
-        if fields.place == NOWHERE:
+        if source is None:
             out[:] = 0
         else:
-            end = fields.place + out.nbytes
-            if end > len(self._bytes):
-                self._map()
-            np.copyto(out, self._bytes[fields.place : end].reshape(out.shape))
+            np.copyto(out, source)
         if fields.has_mask:
             at = self._layout.mask(place, step)
             failed = self._bytes[at : at + fields.n_tokens].astype(np.bool_)
@@ -172,8 +184,18 @@ class StagingFollower:
             return None
         status = STATUSES[fields.status]
         if status is RowsStatus.FAILED:
-            self._error = self._error or _failed_there(spec.layer_id, step)
+            self._error = self._error or _failed_there(layer, step)
         return Rows(out, fields.n_tokens, status, failed)
+
+    def _views(self, layer: int, fields: Fields) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None]:
+        """Where the rows go, and where they are (None: all zero)."""
+        out = self._buffers[layer][: fields.padded]
+        if fields.place == NOWHERE:
+            return out, None
+        end = fields.place + out.nbytes
+        if end > len(self._bytes):
+            self._map()
+        return out, self._bytes[fields.place : end].reshape(out.shape)
 
     def _failed(self, layer: int, error: ObmmError) -> Rows:
         self._error = self._error or error

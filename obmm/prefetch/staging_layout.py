@@ -72,15 +72,18 @@ class StagingLayout:
         """Of the head, up to the first slot."""
         return _up(self._flags_at + len(self.layers) * self._per_layer, SLOT_ALIGNMENT)
 
-    def bell(self, layer: int) -> int:
-        """Where the bell of the layer in this place is."""
-        return self._flags_at + layer * self._per_layer
+    @property
+    def bells(self) -> tuple[int, ...]:
+        """Where each layer's bell is."""
+        return tuple(self._flags_at + layer * self._per_layer for layer in range(len(self.layers)))
 
-    def flag(self, layer: int, step: int) -> int:
-        return self.bell(layer) + _LINE * (1 + step % self.ring)
+    @property
+    def flags(self) -> tuple[tuple[int, ...], ...]:
+        """Where each layer's flags are, by step % ring."""
+        return tuple(tuple(bell + _LINE * (1 + place) for place in range(self.ring)) for bell in self.bells)
 
     def mask(self, layer: int, step: int) -> int:
-        return self.bell(layer) + _LINE * (1 + self.ring) + self._mask_bytes * (step % self.ring)
+        return self.bells[layer] + _LINE * (1 + self.ring) + self._mask_bytes * (step % self.ring)
 
     def pack_into(self, head: Any) -> None:
         _HEAD.pack_into(head, 0, MAGIC, VERSION, len(self.layers), self.max_tokens, self.ring, self.reader)
@@ -137,10 +140,12 @@ class StagingWords:
         lib.obmm_load(self._base + at, 8, self._value, ffi.NULL)
         return int(self._value[0])
 
-    def store(self, at: int, word: int) -> None:
-        """What was written before is seen by whoever sees this word; what is written afterwards is not seen before it."""
+    def store(self, *words: tuple[int, int]) -> None:
+        """``(place, word)`` each.  What was written before is seen by whoever sees one of these words; what is written
+        afterwards is not seen before all of them."""
         lib.obmm_fence_store()
-        lib.obmm_store(self._base + at, 8, word, ffi.NULL)
+        for at, word in words:
+            lib.obmm_store(self._base + at, 8, word, ffi.NULL)
         lib.obmm_fence_store()
 
     def count(self, bell: int) -> int:
