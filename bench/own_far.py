@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from contextlib import ExitStack
 from obmm.bench import twonodes
 from obmm.bench.far import Far
 from obmm.errors import ObmmError
+from obmm.exchange.errors import LeasesOutstandingError
 
 PLAIN = {"plain": True}
+GRACE_S = 5.0
 
 
 class NoFarNode(Exception):
@@ -85,8 +88,14 @@ def main() -> None:
         except ObmmError as error:
             say(reason=error.strerror or str(error))
             return
-        say(port=served.port)
+        say(port=served.server.port)
         sys.stdin.read()
+        try:
+            served.server.close(timeout=GRACE_S)
+        except LeasesOutstandingError as error:
+            # the importer died: what it still imports must not be removed here
+            print(f"{error.strerror}; the regions stay, see `obmm gc`", file=sys.stderr, flush=True)
+            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-PROTOTYPE_PORT = 13857
-
 
 @dataclass(frozen=True, slots=True)
 class Preset:

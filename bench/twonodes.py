@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,18 +33,14 @@ PMD = "-pmd"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A served table of `nbytes`; `rows` is where rows are answered over TCP."""
+    """A served table of `nbytes`; `rows` is where rows are answered over TCP.
+
+    Close the server before the regions go: on hardware, removing one under an importer is a machine-level error.
+    """
 
     nbytes: int
-    port: int
+    server: obmm.Server
     rows: tuple[str, int]
-
-    def wait(self) -> None:
-        """Until this process gets SIGINT or SIGTERM."""
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        stop.wait()
 
 
 def serving(
@@ -103,7 +97,7 @@ def serving(
     journal = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="obmm-bench-"))) / "leases.journal"
     server = obmm.serve(published, host=host, port=port, journal=journal, **how)
     stack.callback(server.close, timeout=5.0, force=True)
-    return Served(nbytes, server.port, (rows.address, rows.port))
+    return Served(nbytes, server, (rows.address, rows.port))
 
 
 def rows_host(host: str | None, how: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from obmm.bench.presets import PRESETS, Preset
 from obmm.bench.results import duration
 from obmm.cli.exchange_options import exchange_options, protection
 from obmm.errors import ObmmError
+from obmm.exchange.net import DEFAULT_PORT
 from obmm.sizes import parse_size
 
 
@@ -222,7 +223,7 @@ def compare(first: str, second: str, threshold: float | None, percentile: str, a
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="honest", show_default=True)
 @click.option("--footprint", help="bytes of table, such as 2GiB (default: the preset's)")
 @click.option("--host", help="address to bind to (default: all; loopback with --plain)")
-@click.option("--port", default=13857, show_default=True, help="0 picks a free one")
+@click.option("--port", default=DEFAULT_PORT, show_default=True, help="0 picks a free one")
 @exchange_options
 def serve(
     preset: str,
@@ -237,20 +238,22 @@ def serve(
     as_json: bool,
 ) -> None:
     """Hold the table on this node for `obmm bench run HOST:PORT` on another, until interrupted."""
+    from obmm.bench.own_far import GRACE_S
     from obmm.bench.twonodes import serving
+    from obmm.cli.serve import until_interrupted
 
     nbytes = Footprint.choose(_preset(preset, footprint).footprint).nbytes
     with ExitStack() as stack:
         with _progress() as progress:
             served = serving(stack, nbytes, host, port, device, protection(key, tls, plain), _Bar(progress).step)
         if as_json:
-            click.echo(json.dumps({"bytes": served.nbytes, "port": served.port, "rows_port": served.rows[1]}))
+            click.echo(json.dumps({"bytes": served.nbytes, "port": served.server.port, "rows_port": served.rows[1]}))
         else:
             click.echo(
-                f"serving {served.nbytes} bytes at port {served.port}, rows over TCP at port {served.rows[1]}; Ctrl-C ends"
+                f"serving {served.nbytes} bytes at port {served.server.port}, rows over TCP at port {served.rows[1]}; Ctrl-C ends"
             )
         sys.stdout.flush()
-        served.wait()
+        until_interrupted(served.server, None, GRACE_S)
 
 
 def _preset(name: str, footprint: str | None) -> Preset:

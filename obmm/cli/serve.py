@@ -87,7 +87,7 @@ def serve(
                 published = {region.label: (region, manifest.to_json())}
                 with obmm.serve(published, host=host, port=port, term_s=term, journal=journal, **how) as server:
                     _announce(server, local, region.label, manifest, as_json)
-                    forced = _until_interrupted(server, how["key"], grace)
+                    forced = until_interrupted(server, how["key"], grace)
             finally:
                 region.close(force=forced)
     except ObmmError as error:
@@ -148,7 +148,7 @@ def _announce(server: Server, local: Device, name: str, manifest: ArrayManifest,
     sys.stdout.flush()
 
 
-def _until_interrupted(server: Server, keys: list[Path] | None, grace: float) -> bool:
+def until_interrupted(server: Server, keys: list[Path] | None, grace: float) -> bool:
     """Serve until SIGINT or SIGTERM, then close; True when a second one gave leases up."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import jsonschema
@@ -49,7 +51,7 @@ def _serving(fabric, *options):
             assert server.stderr is not None
             line = server.stdout.readline()
             assert line, server.stderr.read()
-            yield json.loads(line)
+            yield {**json.loads(line), "process": server}
         finally:
             server.terminate()
 
@@ -138,3 +140,49 @@ def test_a_run_on_one_device_leaves_no_region(tmp_path):
         assert ran.exit_code == 0, ran.output
         assert inventory.regions(str(fabric.root())) == ()
     assert {arm["name"] for arm in results.read(path)["arms"]} == {"obmm-cc", "obmm-nc", "obmm-pmd"}
+
+
+def test_a_terminated_server_removes_nothing_under_an_importer():
+    with obmm.emulator.start(nodes=2) as fabric, _serving(fabric, "--plain") as server:
+        with obmm.open(fabric.device(1)) as device, obmm.connect(f"127.0.0.1:{server['port']}", plain=True) as peer:
+            lease = peer.fetch(twonodes.SMALL)
+            with device.import_region(lease):
+                server["process"].terminate()
+                while lease.usable:  # until the server has asked for it back
+                    time.sleep(0.01)
+                assert len(inventory.regions(str(fabric.root()))) == 7
+                assert server["process"].poll() is None
+        assert server["process"].wait(30) == 0
+        assert inventory.regions(str(fabric.root())) == ()
+
+
+def test_the_own_far_node_of_a_killed_run_keeps_what_is_imported():
+    """kill -9 of the measuring process: nothing is removed under its imports."""
+    program = (
+        "import os, signal, sys, obmm\n"
+        "from contextlib import ExitStack\n"
+        "from obmm.bench import own_far\n"
+        "far = own_far.OwnFar(ExitStack(), sys.argv[1], 8 << 20)(lambda share: None)\n"
+        "device = obmm.open(sys.argv[2])\n"
+        "region = device.import_region(far.peer.fetch('bench'))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with obmm.emulator.start(nodes=2) as fabric:
+        command = [sys.executable, "-c", program, fabric.device(0), fabric.device(1)]
+        # standard error is inherited by the far node: it ends when that has ended
+        ran = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert ran.returncode == -signal.SIGKILL, ran.stderr
+        assert "the regions stay" in ran.stderr
+        assert len(inventory.regions(str(fabric.root()))) == 7
+
+
+def test_the_prototypes_preset_measures_what_the_prototype_did(tmp_path, monkeypatch):
+    monkeypatch.delenv("OBMM_DEVICE", raising=False)
+    path = tmp_path / "p.json"
+    ran = CliRunner().invoke(
+        bench, ["run", "--preset", "prototype", "--arms", "obmm-cc", "--workloads", "tables", "-o", str(path)]
+    )
+    assert ran.exit_code == 0, ran.output
+    document = results.read(path)
+    assert document["preset"]["footprint"] >= 12 * 10_000 * 341 * 4
+    assert {(r["tables"], r["row_bytes"], r["samples"]) for r in document["results"]} == {(12, 341 * 4, 200)}
