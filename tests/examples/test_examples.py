@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SAYS = {
     "word_embeddings.py": "3 sentence embeddings equal the local ones bit for bit",
     "engram_table.py": "every byte right",
+    "one_reader_per_node.py": "gathered by one of them, every byte right",
 }
 MODULES = {"words.py"}  # imported by others
 
