@@ -65,5 +65,5 @@ class TokenBatch(NamedTuple):
             positions[starts[:-1]],
             slots,
             None if names is None else tuple(names),
-            None if history is None else as_ids(history).reshape(requests, -1),
+            None if history is None else as_ids(history).reshape(tuple(np.shape(history))),
         )

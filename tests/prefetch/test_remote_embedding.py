@@ -142,9 +142,10 @@ def test_padding_and_warm_up_have_the_word_part_only(pool: EngramPool) -> None:
 
 
 def test_an_idle_rank_has_no_tokens(pool: EngramPool) -> None:
-    module, made = embedding(pool), batch([])
-    module.trigger_prefetch(made)
-    assert module(made.input_ids, made).shape == (0, ROW)
+    module = embedding(pool)
+    for made in (batch([]), batch([], ngram_history=torch.empty(0, N - 1, dtype=torch.int64), rids=[])):
+        module.trigger_prefetch(made)
+        assert module(made.input_ids, made).shape == (0, ROW)
 
 
 def test_a_slots_next_owner_does_not_see_the_one_before(pool: EngramPool) -> None:
