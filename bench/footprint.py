@@ -9,7 +9,8 @@ from obmm.bench.environment import last_level_cache, memory_available
 
 GRANULE = 4 << 20
 COLD_FACTOR = 4
-SHARE = 0.2  # of the available memory: a table and its copies must never push the machine into swapping
+SHARE = 0.2
+"""Of the available memory: up to three tables are there at once, and must never push the machine into swapping."""
 HOT_BYTES = 256 << 10
 
 
