@@ -89,6 +89,16 @@ def of(preset: Preset) -> tuple[Headline, ...]:
     )
 
 
+_SHOWN = ("arm", "kind", "mark", "plane", "caveat", "round_trips", "system_calls")
+
+
+def counts(figure: Row) -> str:
+    """What one operation of it needs, where it was counted: "4 RT, 6 calls"."""
+    if figure["system_calls"] is None:
+        return ""
+    return f"{figure['round_trips']} RT, {figure['system_calls']} calls"
+
+
 def figures(headlines: Iterable[Headline], runs: Sequence[Sequence[Row]]) -> list[Row]:
     """Of each headline and arm: the value of every run that has it, their median, least, most and relative spread."""
     found: dict[tuple[str, str, str], Row] = {}
@@ -99,7 +109,7 @@ def figures(headlines: Iterable[Headline], runs: Sequence[Sequence[Row]]) -> lis
                 if value is None:
                     continue
                 key = (headline.name, result["arm"], result["kind"])
-                shown = {name: result[name] for name in ("arm", "kind", "mark", "plane", "caveat")}
+                shown = {name: result[name] for name in _SHOWN}
                 names = {"headline": headline.name, "title": headline.title, "unit": headline.unit}
                 found.setdefault(key, {**names, **shown, "values": []})["values"].append(value)
     return [{**figure, **spread(figure["values"])} for figure in found.values()]

@@ -89,7 +89,10 @@ def _cards(figures: Rows) -> Iterable[str]:
             continue
         yield f"<h3>Headline figures, {plane} plane</h3>"
         if plane == "control" and any(f["caveat"] for f in chosen):
-            yield "<p class=where>The control-plane times of emulated and stand-in arms say nothing about hardware.</p>"
+            yield (
+                "<p class=where>The control-plane times of emulated and stand-in arms say nothing about hardware. RT: round "
+                "trips to a daemon; calls: system calls for the memory; both counted in an untimed cycle.</p>"
+            )
         yield "<div class=cards>"
         for title, group in itertools.groupby(chosen, key=lambda f: f["title"]):
             yield from _card(title, list(group))
@@ -101,10 +104,12 @@ def _card(title: str, figures: Rows) -> Iterable[str]:
     drawn = [f for f in figures if f["plane"] == "control" or f["kind"] != "stand-in"]
     largest = max((f["max"] for f in drawn), default=0) or 1
     better = "more is better" if figures[0]["unit"] == headlines.RATE else "less is better"
+    row = '"row counted"' if any(headlines.counts(f) for f in figures) else "row"
     yield f"<div class=card><h4>{escape(title)} <small>{better}</small></h4>"
     for f in figures:
         spread = "" if f["spread"] is None else f"<i>{f['spread']:.0%}</i>"
-        yield f"<div class=row><span class=arm>{escape(f['arm'])}{_mark(f)}</span>"
+        needs = f"<i>{headlines.counts(f)}</i>" if headlines.counts(f) else ""
+        yield f"<div class={row}><span class=arm>{escape(f['arm'])}{_mark(f)}</span>"
         if f in drawn:
             style = f"width:{100 * f['median'] / largest:.2f}%;--c:{plots.colour(f['arm'])}"
             whisker = f"left:{100 * f['min'] / largest:.2f}%;width:{100 * (f['max'] - f['min']) / largest:.2f}%"
@@ -115,7 +120,7 @@ def _card(title: str, figures: Rows) -> Iterable[str]:
             yield "</span>"
         else:
             yield "<span class=track><small>local memory, not drawn</small></span>"
-        yield f"<span class=value>{figure(f['median'], f['unit'])}{spread}</span></div>"
+        yield f"<span class=value>{figure(f['median'], f['unit'])}{spread}{needs}</span></div>"
     yield "</div>"
 
 

@@ -49,13 +49,15 @@ def _headlines(figures: list[dict[str, Any]]) -> Iterable[str]:
         yield from (f"### Headline figures, {plane} plane", "")
         if any(f["caveat"] for f in chosen):
             yield from ("Control-plane times of emulated and stand-in arms say nothing about hardware.", "")
-        yield "| figure | arm | kind | runs | median | min | max | spread |"
-        yield "| --- " * 8 + "|"
+        counted = " needs |" if plane == "control" else ""
+        yield f"| figure | arm | kind | runs | median | min | max | spread |{counted}"
+        yield "| --- " * (8 + bool(counted)) + "|"
         for f in chosen:
             kind = f["kind"].upper() if f["mark"] else f["kind"]
             shown = " | ".join(figure(f[each], f["unit"]) for each in ("median", "min", "max"))
+            needs = f" {headlines.counts(f) or '-'} |" if counted else ""
             spread = "-" if f["spread"] is None else f"{f['spread']:.1%}"
-            yield f"| {f['title']} | {f['arm']} | {kind} | {len(f['values'])} | {shown} | {spread} |"
+            yield f"| {f['title']} | {f['arm']} | {kind} | {len(f['values'])} | {shown} | {spread} |{needs}"
         yield ""
 
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from obmm.bench import decision
+from obmm.bench.headlines import counts
 from obmm.bench.results import Document, duration, figure, size
 
 STYLES = {"emulated": "yellow", "stand-in": "magenta"}
@@ -83,13 +84,18 @@ def headline_tables(figures: list[dict[str, Any]], console: Console, title: str)
             table.add_row(arm, kind.upper() if marked else kind, *shown, style=STYLES.get(kind))
         console.print(table)
         console.print("; ".join(f"[bold]{name}[/bold]: {escape(text)}" for name, text in names.items()), style="dim")
+    if any(counts(f) for f in figures):
+        console.print(
+            "RT: round trips to a daemon; calls: system calls for the memory; both counted in an untimed cycle",
+            style="dim",
+        )
     if any(f["spread"] is not None for f in figures):
         console.print("median; below it (max - min) / median of the repetitions", style="dim")
 
 
 def _cell(each: dict[str, Any]) -> str:
-    shown = figure(each["median"], each["unit"])
-    return shown if each["spread"] is None else f"{shown}\n{each['spread']:.0%}"
+    spread = None if each["spread"] is None else f"{each['spread']:.0%}"
+    return "\n".join(filter(None, (figure(each["median"], each["unit"]), spread, counts(each))))
 
 
 def _every(rows: list[dict[str, Any]], plane: str) -> Table:

@@ -191,7 +191,7 @@ def test_b5_the_first_cycle_is_not_timed():
     assert series.samples == 12
 
 
-def test_b6_the_direct_cycle_has_the_sdks_size_and_its_counts_stand_beside(document):
+def test_b6_the_direct_cycle_has_the_sdks_size_and_its_counts_stand_beside(document, terminal):
     direct = {r["arm"]: r for r in _of(document, "control") if r["case"] == "whole cycle, 128 MiB"}
     through = {r["arm"]: r for r in _of(document, "control-sdk") if r["case"] == "whole cycle, 128 MiB"}
     assert {r["row_bytes"] for r in (*direct.values(), *through.values())} == {SDK_UNIT}
@@ -202,6 +202,10 @@ def test_b6_the_direct_cycle_has_the_sdks_size_and_its_counts_stand_beside(docum
         "obmm-nc": (0, 6),
         "obmm-pmd": (0, 7),
     }
+    text, page = report_markdown.text([document], ["x"], ()), report_html.page([document], ["x"], (), lambda: None)
+    for shown in (terminal, text, page):
+        assert len(re.findall(r"\b4 RT, 6 calls", shown)) == 3
+        assert len(re.findall(r"\b0 RT, [67] calls", shown)) == 3
     steps = {r["case"]: (r["round_trips"], r["system_calls"]) for r in _of(document, "control-sdk", "sdk-nc")}
     assert steps["map, 128 MiB"] == (1, 3)
     assert steps["deallocate, 128 MiB"] == (1, 0)
