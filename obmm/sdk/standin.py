@@ -8,6 +8,7 @@ nothing about UB hardware, the engine or the cluster.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -49,7 +50,7 @@ class StandIn:
         self._functions = standin_library.load()
         self.folder = tempfile.mkdtemp(prefix="obmm-standin-")
         self._daemon: list[subprocess.Popen[bytes]] = []
-        self._close = weakref.finalize(self, _end, self._functions, self.folder, self._daemon)
+        self._close = weakref.finalize(self, _end, os.getpid(), self._functions, self.folder, self._daemon)
         nodes = ",".join(fabric.nodes).encode()
         self._call("create", fabric.socket.encode(), nodes, unit)
         if mode == "daemon":
@@ -141,7 +142,9 @@ class StandIn:
         return checked(function, getattr(self._functions, f"ubsmem_standin_{function}")(self.folder.encode(), *given))
 
 
-def _end(functions: Any, folder: str, daemon: list[subprocess.Popen[bytes]]) -> None:
+def _end(owner: int, functions: Any, folder: str, daemon: list[subprocess.Popen[bytes]]) -> None:
+    if os.getpid() != owner:  # a forked child ends: the stand-in is its parent's
+        return
     _end_daemon(daemon)
     functions.ubsmem_standin_destroy(folder.encode())  # what is still mapped stays in the fabric
     shutil.rmtree(folder, ignore_errors=True)

@@ -199,6 +199,35 @@ def counters() -> list[int]:
     return [trips[0], calls[0]]
 
 
+def forked() -> list[int]:
+    """What a forked child gets: initialize, a round trip, finalize."""
+    out, back = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(back, json.dumps([*start(), slot()[0], finalize()]).encode())
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    with os.fdopen(out, "rb") as answer:
+        os.close(back)
+        codes: list[int] = json.loads(answer.read())
+        return codes
+
+
+def churn(name: str, host: str, size: int) -> None:
+    """Objects and leases come and go until this process is killed."""
+    while True:
+        allocate_at(host, name, size)
+        code, address = map(name, size)
+        leased, lease_address = lease(size)
+        if not leased:
+            poke(lease_address, "77")
+            lease_free(lease_address)
+        if not code:
+            poke(address, "88")
+            unmap(address, size)
+        deallocate(name)
+
+
 def timed(name: str, *given: Any) -> list[Any]:
     """Another function's result, and the seconds that it took."""
     before = time.monotonic()

@@ -22,12 +22,16 @@ class Process:
             text=True,
         )
 
+    def begin(self, name: str, *given: Any, **named: Any) -> None:
+        """Call a function without waiting for its end."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([name, given, named]) + "\n")
+        self._process.stdin.flush()
+
     def __getattr__(self, name: str) -> Any:
         def call(*given: Any, **named: Any) -> Any:
-            assert self._process.stdin is not None
+            self.begin(name, *given, **named)
             assert self._process.stdout is not None
-            self._process.stdin.write(json.dumps([name, given, named]) + "\n")
-            self._process.stdin.flush()
             line = self._process.stdout.readline()
             if not line:
                 raise EOFError(f"{name}: the process ended with {self._process.wait(10)}")

@@ -7,6 +7,7 @@ Every call is a raw one: nothing of the binding's own checks stands before the l
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -387,6 +388,58 @@ def test_finalize_with_a_live_mapping(a: Process, spawn: Spawn) -> None:
     assert careless.readable(address).startswith("---")
     careless.kill()
     assert _deallocate_soon(a, "x") == 0
+
+
+def test_killed_in_the_middle_of_anything(a: Process, spawn: Spawn, standin: StandIn, fabric: emulator.Fabric) -> None:
+    """With the lock or without, in one mode or the other: nobody is stopped, and what they had is released."""
+    dice = random.Random(16)
+    for turn in range(4):
+        victims = [spawn(node) for node in "abc"]
+        for number, victim in enumerate(victims):
+            assert victim.start() == [0, 0]
+            victim.begin("churn", f"v{number}", "bca"[number], 2 * UNIT)
+        time.sleep(dice.uniform(0.0, 0.1))  # the instant of the kill is what varies
+        for victim in victims:
+            victim.kill()
+        assert a.slot() == [0, 1]
+        for number in range(3):
+            assert _deallocate_soon(a, f"v{number}") in (0, 6020), turn
+        _wait_until_empty(standin)
+
+
+def _wait_until_empty(standin: StandIn) -> None:
+    end = time.monotonic() + 10
+    while standin.status() != {"objects": {}, "leases": 0, "busy": []}:
+        assert time.monotonic() < end, standin.status()
+
+
+def test_5_a_forked_child_gets_no_connection_and_ends_none(a: Process) -> None:
+    assert a.allocate("x", SIZE) == 0
+    address = a.map("x", SIZE)[1]
+    assert a.forked() == [0, 0, 6040, 0]
+    assert [len(a.lookup("x")[3]), a.unmap(address, SIZE), a.deallocate("x")] == [1, 0, 0]
+
+
+def test_6_1_one_node_alone_has_no_groups(standin: StandIn) -> None:
+    with emulator.start(nodes=1) as fabric, StandIn(fabric, mode=standin.mode) as alone:
+        process = Process(alone, "a")
+        assert [process.start(), process.regions()[0]] == [[0, 0], 6050]
+        assert [process.allocate("x", SIZE), process.deallocate("x")] == [0, 0]
+        process.close()
+
+
+@pytest.mark.parametrize("unit", [256 * MIB, 512 * MIB])
+def test_s5_units_can_be_larger(standin: StandIn, unit: int) -> None:
+    with emulator.start(nodes=2) as fabric, StandIn(fabric, unit=unit, mode=standin.mode) as other:
+        process = Process(other, "a")
+        assert [process.start(), process.allocate_at("b", "x", unit + SIZE)] == [[0, 0], 0]
+        address = process.map("x", unit + SIZE)[1]
+        code, size, told, ids = process.lookup("x")
+        assert (code, size, told, len(ids)) == (0, unit + SIZE, unit, 2)
+        process.poke(address + unit - 1, "0102")
+        assert process.peek(address + unit - 1, 2) == "0102"
+        assert [process.unmap(address, unit + SIZE), process.deallocate("x")] == [0, 0]
+        process.close()
 
 
 def test_fault_callback(a: Process, standin: StandIn) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -43,6 +44,11 @@ def session(on_a: None, fresh: None) -> Iterator[sdk.Session]:
 def test_session_says_what_it_is(session: sdk.Session) -> None:
     assert session.kind == "stand-in"
     assert "stand-in" in repr(session)
+
+
+def test_16_3_b1_library_says_its_mode(session: sdk.Session, standin: StandIn) -> None:
+    assert session.library.standin is not None
+    assert f"{standin.mode} mode on the OBMM emulator" in session.library.standin
 
 
 def test_one_session_per_process(session: sdk.Session) -> None:
@@ -323,6 +329,61 @@ def test_forked_child_makes_no_call(session: sdk.Session) -> None:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert session.hosts()
+
+
+def test_15_8_in_a_forked_child_everything_is_closed_and_nothing_is_released(session: sdk.Session) -> None:
+    shared, lease = SharedObject.create(session, "x", SIZE, provider="b"), session.lease(SIZE)
+    address = shared.map("rw")
+    view = lease.view()
+    view[:4] = b"kept"
+    calls = (lambda: shared.address, shared.units, lambda: shared.map("r"), lease.view, session.hosts)
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            for call in calls:
+                with pytest.raises(ClosedError):
+                    call()
+            for thing in (shared, lease, session):
+                thing.close()  # closed already: no call
+            assert shared.closed
+            assert session.closed
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert bytes(view[:4]) == b"kept"
+    assert (shared.address, len(shared.units().mem_ids)) == (address, 1)
+    del view
+    lease.close()
+    shared.delete()
+
+
+def test_15_8_a_forked_child_that_ends_by_itself_finalizes_nothing(session: sdk.Session) -> None:
+    shared = SharedObject.create(session, "x", SIZE)
+    shared.map("rw")
+    pid = os.fork()
+    if not pid:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        try:
+            atexit._run_exitfuncs()
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(shared.units().mem_ids) == 1
+    shared.delete()
+
+
+def test_15_8_close_ends_objects_leases_and_attachments_in_order(session: sdk.Session, standin: StandIn) -> None:
+    shared, lease = SharedObject.create(session, "x", 2 * UNIT, provider="b", mode=0o666), session.lease(SIZE)
+    memory = shared.regions("rw")
+    session.close()
+    assert memory.closed
+    assert (shared.closed, lease.closed) == (True, True)
+    assert standin.status() == {"objects": {"x": {}}, "leases": 0, "busy": []}
+    session.close()
+    with sdk.connect() as again, SharedObject.open(again, "x") as found:
+        found.delete()
 
 
 def test_process_that_closes_nothing_leaves_nothing(on_a: None, fresh: None, standin: StandIn, b: Process) -> None:
