@@ -94,7 +94,8 @@ int standin_answer(struct standin_turn *turn)
 	standin_unlock(state);
 	turn->lost = fault.lost;
 	delay = (struct timespec){ fault.delay_ms / 1000, fault.delay_ms % 1000 * 1000000L };
-	while (nanosleep(&delay, &delay) && errno == EINTR)
+	/* even a sleep of no time takes some */
+	while (fault.delay_ms && nanosleep(&delay, &delay) && errno == EINTR)
 		;
 	if (fault.code)
 		return fault.code;
