@@ -38,7 +38,7 @@ static char *reserve(void *hint, size_t length, size_t border)
 
 static int open_and_map(struct standin_mapping *mapping, uint32_t i, int prot, int flags)
 {
-	struct obmm_sys *sys = standin_sys();
+	struct obmm_sys *sys = mapping->sys;
 	uint64_t offset = mapping->flags & UBSM_FLAG_MMAP_HUGETLB_PMD ? OBMM_MMAP_FLAG_HUGETLB_PMD : 0;
 	char path[64];
 	void *at;
@@ -56,7 +56,7 @@ static int open_and_map(struct standin_mapping *mapping, uint32_t i, int prot, i
 
 static void close_units(struct standin_mapping *mapping)
 {
-	struct obmm_sys *sys = standin_sys();
+	struct obmm_sys *sys = mapping->sys;
 
 	for (uint32_t i = 0; i < mapping->count; i++) {
 		if (mapping->fds[i] < 0)
@@ -77,6 +77,7 @@ int standin_map_units(struct standin_mapping *mapping, const struct standin_unit
 
 	if (fixed && (uintptr_t)addr & (border ? border - 1 : 0))
 		return UBSM_ERR_PARAM_INVALID;
+	mapping->sys = sys;
 	mapping->unit = units->unit;
 	mapping->flags = units->flags;
 	mapping->count = units->count;
@@ -105,7 +106,7 @@ int standin_map_units(struct standin_mapping *mapping, const struct standin_unit
 
 int standin_seal_units(struct standin_mapping *mapping)
 {
-	struct obmm_sys *sys = standin_sys();
+	struct obmm_sys *sys = mapping->sys;
 	void *at;
 
 	standin_count_calls(1);
@@ -131,7 +132,7 @@ void standin_unmap_units(struct standin_mapping *mapping)
 
 int standin_own_units(struct standin_mapping *mapping, char *start, size_t length, int prot)
 {
-	struct obmm_sys *sys = standin_sys();
+	struct obmm_sys *sys = mapping->sys;
 	const char *end = start + length;
 	uint8_t access = prot == PROT_NONE ? OBMM_SHM_MEM_NO_ACCESS :
 			 prot == PROT_READ ? OBMM_SHM_MEM_READONLY :

@@ -23,7 +23,7 @@ void standin_disconnect(void);
  */
 int standin_call(const struct standin_request *request, const void *payload, void **body, size_t *size);
 
-/* The emulated node's system calls; NULL before the first connection.  Never destroyed: mappings outlive finalize. */
+/* The system calls of the node that this process is on; NULL before the first connection. */
 struct obmm_sys *standin_sys(void);
 
 void standin_count_calls(unsigned int n);
@@ -68,6 +68,7 @@ int standin_receive(int fd, void *data, size_t size);
 
 struct standin_mapping {
 	struct standin_mapping *next;
+	struct obmm_sys *sys; /* of the node where it was made */
 	char name[64];	/* "" for a lease */
 	uint64_t lease; /* its number, or 0 */
 	char *base;

@@ -51,6 +51,27 @@ def test_16_3_b1_library_says_its_mode(session: sdk.Session, standin: StandIn) -
     assert f"{standin.mode} mode on the OBMM emulator" in session.library.standin
 
 
+def test_a_process_can_use_one_stand_in_after_another(
+    standin: StandIn, on_a: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each on a fabric of its own."""
+    with obmm.emulator.start(nodes=2) as fabric, StandIn(fabric, mode=standin.mode) as other:
+        for used, node in ((standin, "b"), (other, "b"), (other, "a"), (standin, "a")):
+            for name, value in used.environment(node).items():
+                monkeypatch.setenv(name, value)
+            with sdk.connect() as session:
+                assert session.local_host().name == node
+                with SharedObject.create(session, "x", SIZE, provider="b") as shared:
+                    shared.map("rw")
+                    view = shared.view()
+                    view[:2] = node.encode() * 2
+                    assert bytes(view[:2]) == node.encode() * 2
+                    del view
+                    with shared.regions("rw") as memory:
+                        assert memory.read(0, 2) == node.encode() * 2
+                    shared.delete()
+
+
 def test_one_session_per_process(session: sdk.Session) -> None:
     with pytest.raises(ObmmError, match="share it"):
         sdk.connect()
