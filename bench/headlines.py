@@ -81,7 +81,8 @@ def of(preset: Preset) -> tuple[Headline, ...]:
         Headline("rate", f"gather of {large:,} rows of {row} B", ("batch",), "bytes_per_s", row, large),
         Headline("read", "sequential read", ("read",), "bytes_per_s"),
         Headline("write", "sequential write", ("write",), "bytes_per_s"),
-        Headline("hand-over", "store here, load there, p50", ("pingpong-cc", "pingpong-nc"), "p50"),
+        Headline("flag", "store here, load there, by an NC flag, p50", ("pingpong-nc",), "p50"),
+        Headline("hand-over", "store here, load there, by CC ownership, p50", ("pingpong-cc",), "p50"),
         Headline("fetch", "handle fetch to first load, p50", ("fetch",), "p50", case=WHOLE),
         Headline(
             "life", "make, map, unmap, remove 128 MiB, p50", ("control", "control-sdk"), "p50", case=f"{WHOLE}, 128"
