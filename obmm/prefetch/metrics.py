@@ -49,12 +49,13 @@ class Gauge:
     def __init__(self, name: str, help: str, labels: Labels) -> None:
         self.name, self.help, self.labels = name, help, labels
         self._values: dict[Labels, float] = {}
-        self._sources: dict[Labels, Callable[[], float]] = {}
+        self._sources: dict[Labels, Callable[[], float | None]] = {}
 
     def set(self, *labels: str, to: float) -> None:
         self._values[labels] = to
 
-    def watch(self, *labels: str, source: Callable[[], float]) -> None:
+    def watch(self, *labels: str, source: Callable[[], float | None]) -> None:
+        """`source` may say None: no value yet."""
         self._sources[labels] = source
 
     def forget(self) -> None:
@@ -64,7 +65,8 @@ class Gauge:
 
     @property
     def values(self) -> dict[Labels, float]:
-        return self._values | {labels: source() for labels, source in self._sources.items()}
+        looked_up = {labels: source() for labels, source in list(self._sources.items())}
+        return self._values | {labels: value for labels, value in looked_up.items() if value is not None}
 
 
 class Histogram:
@@ -122,7 +124,9 @@ class PrefetchMetrics:
         )
         self.generation = Gauge("obmm_generation", "Content version at the last begin.", ("region",))
         self.heartbeat_age = Gauge(
-            "obmm_heartbeat_age_seconds", "Since the owner was last heard from; of leased regions.", ("region",)
+            "obmm_heartbeat_age_seconds",
+            "Since the owner was last heard from: its lease or its heartbeat.",
+            ("region",),
         )
 
     def watch_region(self, store: RowSource) -> None:
@@ -130,8 +134,7 @@ class PrefetchMetrics:
         self.attach.observe(store.region, value=store.attach_seconds)
         for family in (self.mapping_state, self.generation, self.heartbeat_age):
             family.forget()
-        if store.heartbeat_age is not None:
-            self.heartbeat_age.watch(store.region, source=lambda: store.heartbeat_age or 0.0)
+        self.heartbeat_age.watch(store.region, source=lambda: store.heartbeat_age)
 
     def watch_hot(self, store: RowSource) -> None:
         """Show the hot-row caches of `store`, in place of an earlier store's."""

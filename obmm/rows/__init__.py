@@ -7,6 +7,7 @@ with RowStore.attach(region.map("r"), lease.manifest) as store:
 
 from obmm.rows.engine import GatherEngine, default_engine
 from obmm.rows.errors import CanaryError, GatherDeadlineError
+from obmm.rows.heartbeat import Heartbeat
 from obmm.rows.hot import HOT_ROWS, HotRows
 from obmm.rows.local import LocalMemory
 from obmm.rows.manifest import Manifest
@@ -25,6 +26,7 @@ __all__ = [
     "GatherDeadlineError",
     "GatherEngine",
     "GatherStats",
+    "Heartbeat",
     "HotRows",
     "LocalMemory",
     "Manifest",

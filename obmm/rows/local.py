@@ -45,6 +45,7 @@ class LocalMemory:
         self.gate = ffi.new("struct obmm_gate *")
         self.has_header = header
         self.version_address = self.base + RegionHeader.CONTENT_VERSION_OFFSET if header else 0
+        self.heartbeat_address = self.base + RegionHeader.HEARTBEAT_OFFSET if header else 0
         self.cached_version = ffi.NULL
         self.recheck = ffi.NULL
         self._slot: int | None = guard.register(self.base, self.high, next(_identities))
@@ -94,6 +95,12 @@ class LocalMemory:
 
     def header_digest(self) -> bytes:
         return self._header_bytes(48, 32) if self.has_header else bytes(32)
+
+    def beat(self) -> None:
+        if self._readonly:
+            raise refused("a heartbeat in a read-only buffer", "attach a writable one", "5.3")
+        at = RegionHeader.HEARTBEAT_OFFSET
+        self.store(at, 8, self.load(at, 8) + 1 & (1 << 64) - 1)
 
     def begin(self) -> None:
         if self.has_header:

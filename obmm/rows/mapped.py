@@ -21,8 +21,10 @@ from obmm.mapping import Mapping
 from obmm.ownership import Right
 from obmm.region import Access, Region
 from obmm.rows.errors import refused
+from obmm.span import SpanFault, SpanShut
 from obmm.window import Cache
 
+_WORD = (1 << 64) - 1
 _DIGEST_AT, _TABLES_AT, _MANIFEST_BYTES_AT = 48, 44, 80
 
 
@@ -53,6 +55,8 @@ class MappedMemory:
         self.backend = str(first.region.device.backend)
         self.has_header = first._low == 0 and first.region.data_offset > 0
         self.version_address = first._span.base + RegionHeader.CONTENT_VERSION_OFFSET if self.has_header else 0
+        nc_header = first._span.base if self.has_header and self.nc else 0
+        self.heartbeat_address = nc_header and nc_header + RegionHeader.HEARTBEAT_OFFSET
         # hosts do not snoop each other (driver specification 16); the owner's host does snoop its own CPUs
         self._incoherent = self.has_header and not self.nc and isinstance(first.region, ImportedRegion)
         self.cached_version = ffi.new("uint64_t *") if self._incoherent else ffi.NULL
@@ -148,6 +152,16 @@ class MappedMemory:
             return bytes(32)
         words = [self._header_word(_DIGEST_AT + i) for i in range(0, 32, 8)]
         return struct.pack("=4Q", *words)
+
+    def beat(self) -> None:
+        first = self._mappings[0]
+        first._checked(first.start, 0, Right.WRITE)
+        span = first._span
+        try:
+            count = span.load(RegionHeader.HEARTBEAT_OFFSET, 8)
+            span.store(RegionHeader.HEARTBEAT_OFFSET, 8, count + 1 & _WORD)
+        except (SpanFault, SpanShut) as failure:
+            raise first._failed("heartbeat", failure) from None
 
     def begin(self) -> None:
         self._warn_of_readers()

@@ -25,6 +25,8 @@ class RowMemory(Protocol):
     nc: bool
     version_address: int
     """Where the content version of the region header is mapped; 0: nowhere."""
+    heartbeat_address: int
+    """Where the heartbeat counter of the region header is mapped; 0: nowhere, or where caches would hide its beats."""
     cached_version: Any
     """``uint64_t *``: the publication that this host's caches may hold rows of (0: not known yet); NULL where caches are
     coherent with the owner's."""
@@ -70,6 +72,9 @@ class RowMemory(Protocol):
 
     def reread_header(self) -> None:
         """Reader side: the next look at the header is at memory, not at a cache.  Rows stay cached."""
+
+    def beat(self) -> None:
+        """Owner side: one more in the heartbeat counter."""
 
     def begin(self) -> None:
         """Owner side: content version odd, memory writable.  Nothing to do while it is odd."""

@@ -24,6 +24,7 @@ from obmm.rows import canary
 from obmm.rows.bound import BoundTable
 from obmm.rows.engine import GatherEngine, default_engine
 from obmm.rows.errors import late, outdated, refused
+from obmm.rows.heartbeat import INTERVAL, Heartbeat
 from obmm.rows.hot import HotRows, wanted
 from obmm.rows.manifest import Manifest
 from obmm.rows.mapped import MappedMemory
@@ -32,6 +33,7 @@ from obmm.rows.pages import is_huge
 from obmm.rows.planner import Plan, default_plan, measure
 from obmm.rows.prepared import PreparedGather, PreparedStep, prepared_gather
 from obmm.rows.probe import ProbeTicket
+from obmm.rows.pulse import Pulse
 from obmm.rows.requests import Faulty, IdSpace, Invalid, Requests
 from obmm.rows.stats import GatherStats
 from obmm.rows.table import TableId, TableSpec
@@ -62,6 +64,7 @@ class RowStore:
         self._bound = tables
         self._plans: dict[TableId, Plan] = {}
         self._is_subset = False
+        self._pulse = Pulse(engine, memory) if memory.heartbeat_address else None
         self.attach_seconds = 0.0
         """What `attach` took: mapping, checking, measuring."""
         self.manifest = manifest
@@ -313,6 +316,15 @@ class RowStore:
         self.manifest = manifest
         return manifest
 
+    def heartbeat(self, interval: float = INTERVAL) -> Heartbeat:
+        """Owner side: count in the header every `interval` seconds until closed, so that readers notice when it ends.
+
+        For non-cacheable regions; leases do as much for cacheable ones (Engram specification 5.3).
+        """
+        if self._is_subset:
+            raise refused("heartbeat() of a subset", "of the whole store")
+        return Heartbeat(self._memory, interval)
+
     # --- health and description -----------------------------------------------------------------------------------
 
     @property
@@ -332,8 +344,9 @@ class RowStore:
 
     @property
     def heartbeat_age(self) -> float | None:
-        """Seconds since the owner was last heard from; None without a lease."""
-        return self._memory.heartbeat_age
+        """Seconds since the owner was last heard from: its heartbeat moved, or its lease was renewed.  None without both."""
+        heard = self._memory.heartbeat_age, None if self._pulse is None else self._pulse.age
+        return min((age for age in heard if age is not None), default=None)
 
     @property
     def engine(self) -> GatherEngine:
@@ -362,8 +375,11 @@ class RowStore:
         return self.generation()
 
     def healthy(self) -> bool:
-        """Whether the memory is open and its lease good; reads no remote memory."""
-        return self._memory.alive
+        """Whether the memory is open, its lease good, and the owner's heartbeat not missed for 3 seconds.
+
+        Waits for no remote memory: the heartbeat is read in the background, once a second if this is called that often.
+        """
+        return self._memory.alive and not (self._pulse is not None and self._pulse.lost())
 
     def refresh(self, manifest: Manifest | bytes | str | dict[str, Any], *, verify: Verify = "canary") -> None:
         """Reader side: go on with a new publication of the same tables.
@@ -426,6 +442,8 @@ class RowStore:
         if self._is_subset:
             return
         self._engine.reap()
+        if self._pulse is not None:
+            self._pulse.settle()
         self._memory.close()
 
     def __enter__(self) -> Self:
@@ -457,6 +475,7 @@ class RowStore:
         other._plans = self._plans
         other.attach_seconds = self.attach_seconds
         other._is_subset = True
+        other._pulse = self._pulse
         return other
 
     def _verify(self, verify: Verify) -> None:

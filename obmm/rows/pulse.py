@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reader's eye on the owner's heartbeat (Engram specification 5.3 and 11.3, rule 6)."""
+
+from __future__ import annotations
+
+import errno
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from obmm._native import ffi, lib
+from obmm.rows.engine import GatherEngine
+from obmm.rows.memory import RowMemory
+
+PATIENCE = 3.0
+"""Seconds without a beat after which the owner counts as lost."""
+_EVERY = 1.0
+_MOMENT_NS = 100_000_000
+
+
+class Pulse:
+    """Reads the counter once a second, in the engine's threads, when somebody asks; nobody waits for it.
+
+    An owner that has never beaten is not missed: a region may be served without a heartbeat.
+    """
+
+    def __init__(self, engine: GatherEngine, memory: RowMemory, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._engine = engine
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._ticket = 0
+        self._sent = -math.inf
+        self._count = 0
+        self._changed = 0.0
+        self._lost = False
+        self._gates = ffi.new("struct obmm_gate *[]", memory.gates[:1])
+        self._table = ffi.new("struct obmm_table *")
+        self._table.base = ffi.cast("uint8_t *", memory.heartbeat_address)
+        self._table.rows = 1
+        self._table.row_stride = self._table.row_bytes = 8
+        self._table.flags = lib.OBMM_TABLE_NC if memory.nc else 0
+        lib.obmm_tuning_default(ffi.addressof(self._table[0], "tuning"), 8, self._table.flags)
+        self._table.gates, self._table.n_gates = self._gates, 1
+        self._ids = ffi.new("int64_t *")
+        self._word = ffi.new("uint64_t *")
+        self._request = ffi.new("struct obmm_request *")
+        self._request.table = self._table
+        self._request.ids, self._request.id_bytes, self._request.count = self._ids, 8, 1
+        self._request.out, self._request.out_stride = ffi.cast("uint8_t *", self._word), 8
+        self._request.high = (1 << 64) - 1
+        self._outcome = ffi.new("struct obmm_outcome *")
+
+    def lost(self) -> bool:
+        """Whether the owner has beaten and has not for `PATIENCE` seconds, as far as was looked.  Never blocks."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._look(self._clock())
+            finally:
+                self._lock.release()
+        return self._lost
+
+    def settle(self) -> None:
+        """Wait for a read that is under way, a moment at most: the memory is about to be closed."""
+        with self._lock:
+            if self._ticket and not lib.obmm_ticket_collect(self._engine.pointer, self._ticket, _MOMENT_NS):
+                self._ticket = 0
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the counter was last seen to change; None before the first beat."""
+        return self._clock() - self._changed if self._count else None
+
+    def _look(self, now: float) -> None:
+        if self._ticket:
+            result = lib.obmm_ticket_collect(self._engine.pointer, self._ticket, 0)
+            if result == -errno.ETIMEDOUT:
+                self._lost = bool(self._count) and now - self._sent >= PATIENCE
+                return
+            self._ticket = 0
+            if not result and not self._outcome.status:
+                self._judge(int(self._word[0]), now)
+        if now - self._sent >= _EVERY:
+            self._ask(now)
+
+    def _judge(self, count: int, now: float) -> None:
+        """A count that is the same as in an earlier read says something only of the time between the two."""
+        if count != self._count:
+            self._count, self._changed, self._lost = count, now, False
+        else:
+            self._lost = bool(count) and self._sent - self._changed >= PATIENCE
+
+    def _ask(self, now: float) -> None:
+        ticket, bad = ffi.new("uint64_t *"), ffi.new("unsigned int *")
+        if not lib.obmm_engine_submit(self._engine.pointer, self._request, 1, 1, self._outcome, ticket, bad):
+            self._ticket, self._sent = ticket[0], now
+
+    def __del__(self) -> None:
+        ticket = getattr(self, "_ticket", 0)
+        if ticket and lib.obmm_ticket_release(self._engine.pointer, ticket) == -errno.EBUSY:
+            lib.obmm_ticket_abandon(self._engine.pointer, ticket)
+            self._engine.keep(ticket, (self._table, self._gates, self._request, self._ids, self._word, self._outcome))
