@@ -9,6 +9,7 @@ from obmm.driver import Exported
 from obmm.handle import ANY_EID, Handle, HandleFlag
 from obmm.header import RegionHeader
 from obmm.region import Region
+from obmm.stamp import boot_id
 from obmm.topology import Controller
 from obmm.window import Cache
 
@@ -91,12 +92,21 @@ class ExportedRegion(Region):
 
     def write_header(self, **fields: Any) -> None:
         """Write the region header; `fields` are those of `RegionHeader` that differ from an empty region's."""
-        header = RegionHeader(
-            generation=self._generation, data_bytes=self._nbytes, data_offset=self._data_offset, **fields
-        )
+        header = self._header(fields)
         # non-cacheable while it may still become either: cacheable first would rule the other out (Q11)
         with self.map_bytes("rw", 0, RegionHeader.SIZE, "cc" if self._was_cached else "nc") as mapping:
             mapping.write_header_page(header.pack())
+
+    def _header(self, fields: dict[str, Any]) -> RegionHeader:
+        return RegionHeader(
+            **{
+                "generation": self._generation,
+                "data_bytes": self._nbytes,
+                "data_offset": self._data_offset,
+                "writer_boot_id": int.from_bytes(boot_id()[:8], "little"),
+                **fields,
+            }
+        )
 
     def _remove(self) -> None:
         self.device.driver.unexport(self.mem_id)

@@ -17,7 +17,6 @@ from obmm.arguments import whole
 from obmm.driver import Exported
 from obmm.errors import ClosedError, ObmmArgumentError
 from obmm.exported import ExportedRegion
-from obmm.header import RegionHeader
 from obmm.region import PMD
 from obmm.topology import Controller
 
@@ -77,10 +76,7 @@ class UserMemoryRegion(ExportedRegion):
         return size
 
     def write_header(self, **fields: Any) -> None:
-        header = RegionHeader(
-            generation=self._generation, data_bytes=self._nbytes, data_offset=self._data_offset, **fields
-        )
-        self._pages.write(0, header.pack())
+        self._pages.write(0, self._header(fields).pack())
 
     def map_bytes(self, *_: Any, **__: Any) -> NoReturn:
         raise ObmmArgumentError.because(

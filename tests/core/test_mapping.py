@@ -17,6 +17,7 @@ from obmm import ClosedError, MappingBusyError, ObmmArgumentError, OwnershipErro
 from obmm.header import RegionHeader, RegionState
 from obmm.ownership import RightsMap
 from obmm.scalars import SCALARS
+from obmm.stamp import boot_id
 
 MIB = 1 << 20
 
@@ -280,6 +281,7 @@ def test_publish_makes_the_content_version_even_and_ready(a, b):
         with b.import_region(region.handle()) as imported, imported.map("r") as reader:
             before = RegionHeader.unpack(reader.read_header_page())
             assert (before.content_version, before.state) == (0, RegionState.EMPTY)
+            assert before.writer_boot_id == int.from_bytes(boot_id()[:8], "little")
         writer.write(0, b"first")
         writer.publish()
         assert writer.right is Right.READ
