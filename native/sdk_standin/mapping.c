@@ -71,11 +71,11 @@ int standin_map_units(struct standin_mapping *mapping, const struct standin_unit
 		      int flags)
 {
 	struct obmm_sys *sys = standin_sys();
-	size_t border = units->flags & UBSM_FLAG_MMAP_HUGETLB_PMD ? 2UL << 20 : 0;
+	const int pmd = units->flags & UBSM_FLAG_MMAP_HUGETLB_PMD;
 	int fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE);
 	int code = UBSM_OK;
 
-	if (fixed && (uintptr_t)addr & (border ? border - 1 : 0))
+	if (fixed && pmd && (uintptr_t)addr % (2UL << 20))
 		return UBSM_ERR_PARAM_INVALID;
 	mapping->sys = sys;
 	mapping->unit = units->unit;
@@ -92,7 +92,7 @@ int standin_map_units(struct standin_mapping *mapping, const struct standin_unit
 		mapping->fds[i] = -1;
 		mapping->mem_ids[i] = units->mem_ids[i];
 	}
-	mapping->base = fixed ? addr : reserve(addr, mapping->length, border);
+	mapping->base = fixed ? addr : reserve(addr, mapping->length, pmd ? standin_pmd_size() : 0);
 	if (mapping->base == MAP_FAILED)
 		return UBSM_ERR_PARAM_INVALID;
 	for (uint32_t i = 0; i < mapping->count && !code; i++)

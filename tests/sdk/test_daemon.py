@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -142,6 +145,42 @@ def test_5_a_lock_survives_the_daemon(own: StandIn, start: Callable[..., Process
     assert other.lock("write_lock", "l") == 6062
     assert [process.lock("unlock", "l"), other.lock("write_lock", "l"), other.lock("unlock", "l")] == [0, 0, 0]
     assert [process.unmap(here, UNIT), other.unmap(there, UNIT), process.deallocate("l")] == [0, 0, 0]
+
+
+_REQUEST = struct.Struct("=4I4Q64s64s")
+_HELLO, _NOBODY = 1, (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"\0",
+        b"\xff" * 5000,
+        _REQUEST.pack(99, 0, 0, 0, 0, 0, 0, 0, b"a", b""),
+        _REQUEST.pack(_HELLO, 0, 0, 0, _NOBODY, _NOBODY, 0, 0, b"nowhere", b""),
+        _REQUEST.pack(_HELLO, 0, 0, 0, _NOBODY, _NOBODY, 0, 0, b"n" * 64, b""),
+        _REQUEST.pack(_HELLO, 0, 1 << 31, 0, _NOBODY, _NOBODY, 0, 0, b"a", b""),
+        _REQUEST.pack(_HELLO, 0, 0, 0, _NOBODY, _NOBODY, 0, 0, b"a", b"")
+        + _REQUEST.pack(int(Op.CREATE_AT), 1, 1 << 31, 0, 0, 0, 0, 0, b"x", b""),
+        _REQUEST.pack(_HELLO, 0, 0, 0, _NOBODY, _NOBODY, 0, 0, b"a", b"")
+        + _REQUEST.pack(int(Op.REGION_CREATE), 1, 1044, 0, 0, 0, 0, 0, b"", b"r" * 64)
+        + b"\xff" * 1044,
+        _REQUEST.pack(_HELLO, 0, 0, 0, _NOBODY, _NOBODY, 0, 0, b"a", b"")
+        + _REQUEST.pack(int(Op.STILL_OBJECTS), 1, 100, 0, 0, 0, 0, 0, b"", b"")
+        + b"\xff" * 50,
+    ],
+)
+def test_daemon_outlives_what_is_no_request(own: StandIn, start: Callable[..., Process], sent: bytes) -> None:
+    process = start("a")
+    with socket.socket(socket.AF_UNIX) as stranger, contextlib.suppress(ConnectionError):
+        stranger.connect(f"{own.folder}/daemon.sock")
+        stranger.sendall(sent)
+        stranger.shutdown(socket.SHUT_WR)
+        while stranger.recv(4096):
+            pass
+    assert [process.allocate("x", SIZE), process.deallocate("x")] == [0, 0]
+    assert own.status() == {"objects": {}, "leases": 0, "busy": []}
 
 
 def test_5_finalize_while_the_daemon_is_away(own: StandIn, start: Callable[..., Process]) -> None:
