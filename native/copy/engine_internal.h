@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the engine's files share: jobs.c runs gathers and ends them, tickets.c
- * submits them and waits, engine.c has the worker threads.
+ * submits them and waits, callers.c has those that are not submitted, engine.c
+ * the worker threads.
  */
 #ifndef OBMM_ENGINE_INTERNAL_H
 #define OBMM_ENGINE_INTERNAL_H
@@ -87,14 +88,17 @@ uint64_t engine_now_ns(void);
 void engine_relax(void);
 /* Whether this process is a child that has the engine's memory and not its threads. */
 bool engine_is_inherited(const struct obmm_engine *engine);
-/* Whether obmm_guard_check() says that the guard is gone; asked every now and then. */
-bool engine_guard_is_lost(struct obmm_engine *engine, uint64_t now);
-unsigned int engine_useful_threads(const struct obmm_request *request, unsigned int wanted, unsigned int available);
 /* Mutex held.  Tell two workers; each tells two more when there is more than it can do. */
 void engine_wake(struct obmm_engine *engine);
 /* Mutex held.  pthread_cond_wait without a deadline; ETIMEDOUT or 0. */
 int engine_wait_on(struct obmm_engine *engine, pthread_cond_t *cond, const struct timespec *deadline);
 struct timespec engine_deadline_after(int64_t timeout_ns);
+
+/* ---- callers.c ---- */
+
+/* Whether obmm_guard_check() says that the guard is gone; asked every now and then. */
+bool engine_guard_is_lost(struct obmm_engine *engine, uint64_t now);
+unsigned int engine_useful_threads(const struct obmm_request *request, unsigned int wanted, unsigned int available);
 
 /* ---- jobs.c ---- */
 
@@ -112,6 +116,8 @@ struct engine_job *engine_next_job(struct obmm_engine *engine);
 void engine_leave(struct obmm_engine *engine, struct engine_job *job);
 /* A job that nobody runs ends at once, any other when its threads leave. */
 void engine_abandon(struct obmm_engine *engine, struct engine_job *job);
+/* For threads that are no workers, after engine_leave(): theirs may have been the last gather that checks wait for. */
+void engine_call_checker(struct obmm_engine *engine);
 /* Ask memory for the content version of what was read, without the mutex meanwhile. */
 void engine_check_read(struct obmm_engine *engine);
 /* Nobody will check any more: what is unchecked ends cancelled. */

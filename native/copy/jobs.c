@@ -151,9 +151,10 @@ static void write_outcome(struct engine_job *job)
 static void finish(struct engine_job *job)
 {
 	obmm_gather_finish(job->request, job->outcome);
+	atomic_store_explicit(&job->state, JOB_DONE, memory_order_release);
+	/* last: who sees it collects the ticket without waiting */
 	if (!job->outcome->status)
 		__atomic_store_n(&job->outcome->ready, job->outcome->version + 1, __ATOMIC_RELEASE);
-	atomic_store_explicit(&job->state, JOB_DONE, memory_order_release);
 	pthread_cond_broadcast(&job->ended);
 }
 
@@ -225,6 +226,12 @@ static void finish_all(struct engine_job *job, int result, uint64_t version, con
 		finish(job);
 		job = next;
 	}
+}
+
+void engine_call_checker(struct obmm_engine *engine)
+{
+	if (engine->unchecked && !engine->unread)
+		engine_wake(engine);
 }
 
 void engine_check_read(struct obmm_engine *engine)

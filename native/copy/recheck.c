@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "../core/obmm_rw.h"
 
@@ -13,6 +14,7 @@ struct obmm_recheck {
 	struct obmm_header_place place;
 	pthread_mutex_t mutex; /* held during a run */
 	pthread_cond_t resumed;
+	pid_t owner;
 	bool held;
 	bool readonly;
 };
@@ -25,6 +27,7 @@ struct obmm_recheck *obmm_recheck_create(struct obmm_sys *sys, const struct obmm
 		return NULL;
 	recheck->sys = sys;
 	recheck->place = *place;
+	recheck->owner = getpid();
 	recheck->held = true;
 	pthread_mutex_init(&recheck->mutex, NULL);
 	pthread_cond_init(&recheck->resumed, NULL);
@@ -33,8 +36,11 @@ struct obmm_recheck *obmm_recheck_create(struct obmm_sys *sys, const struct obmm
 
 void obmm_recheck_free(struct obmm_recheck *recheck)
 {
-	pthread_cond_destroy(&recheck->resumed);
-	pthread_mutex_destroy(&recheck->mutex);
+	/* In a forked child a thread that waited in the parent never leaves, and destroying would wait for it. */
+	if (recheck->owner == getpid()) {
+		pthread_cond_destroy(&recheck->resumed);
+		pthread_mutex_destroy(&recheck->mutex);
+	}
 	free(recheck);
 }
 

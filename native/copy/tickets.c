@@ -83,11 +83,12 @@ static int wait_for_end(struct obmm_engine *engine, uint64_t ticket, int64_t tim
 		state = atomic_load(&job->state);
 		if (state == JOB_DONE)
 			return 0;
-		if (late)
-			return -ETIMEDOUT;
+		/* who only looks wants it too: otherwise it would never be checked beside a gather that hangs */
 		if (state == JOB_READ && engine->unchecked &&
 		    !atomic_exchange_explicit(&engine->check_wanted, true, memory_order_relaxed))
 			engine_wake(engine);
+		if (late)
+			return -ETIMEDOUT;
 		job->waiters++;
 		late = engine_wait_on(engine, &job->ended, timeout_ns < 0 ? NULL : &deadline) == ETIMEDOUT;
 		job->waiters--;
@@ -135,8 +136,10 @@ int obmm_ticket_abandon(struct obmm_engine *engine, uint64_t ticket)
 		return -EOWNERDEAD;
 	pthread_mutex_lock(&engine->mutex);
 	job = job_of(engine, ticket);
-	if (job && atomic_load(&job->state) == JOB_QUEUED)
+	if (job && atomic_load(&job->state) == JOB_QUEUED) {
 		engine_abandon(engine, job);
+		engine_call_checker(engine);
+	}
 	pthread_mutex_unlock(&engine->mutex);
 	return job ? 0 : -ESTALE;
 }

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The worker threads and tickets: shared gathers, deadlines, faults, forks, ends. */
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -503,11 +507,66 @@ static void many_callers_share_the_workers(void)
 	obmm_engine_free(crowded);
 }
 
+/* How many threads of that name this process has in that class. */
+static unsigned int threads_in_class(const char *prefix, int class)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	unsigned int found = 0;
+	struct dirent *task;
+
+	CHECK(tasks);
+	while ((task = readdir(tasks))) {
+		char path[300], name[32] = "";
+		FILE *file;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", task->d_name);
+		file = fopen(path, "r");
+		if (!file)
+			continue;
+		if (fgets(name, sizeof(name), file) && !strncmp(name, prefix, strlen(prefix)))
+			found += sched_getscheduler(atoi(task->d_name)) == class;
+		fclose(file);
+	}
+	closedir(tasks);
+	return found;
+}
+
+static void *start_in_idle_class(void *arg)
+{
+	CHECK(!pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){ .sched_priority = 0 }));
+	*(struct obmm_engine **)arg = start(WORKERS, 0);
+	return NULL;
+}
+
+static void wait_for_class(int class)
+{
+	struct timespec pause = { .tv_nsec = 2000000 };
+
+	/* the workers choose it themselves, first thing; an idle one may have to wait for a CPU */
+	for (int looks = 0; threads_in_class("obmm-gather", class) < WORKERS && looks < 15000; looks++)
+		nanosleep(&pause, NULL);
+	CHECK(threads_in_class("obmm-gather", class) == WORKERS);
+}
+
+static void workers_yield_to_callers_but_stay_in_a_class_that_they_were_given(void)
+{
+	struct obmm_engine *engine = start(WORKERS, 0);
+	pthread_t thread;
+
+	wait_for_class(SCHED_BATCH);
+	obmm_engine_free(engine);
+	CHECK(!pthread_create(&thread, NULL, start_in_idle_class, &engine));
+	CHECK(!pthread_join(thread, NULL));
+	wait_for_class(SCHED_IDLE);
+	obmm_engine_free(engine);
+}
+
 int main(void)
 {
 	make_region();
 	CHECK(!obmm_guard_install());
 	a_forked_child_does_not_wait_for_the_parents_threads();
+	workers_yield_to_callers_but_stay_in_a_class_that_they_were_given();
 	a_gather_allocates_nothing();
 	shared_gathers_are_right();
 	tickets_end_in_any_order_of_waiting();

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gathers that ask memory for the content version before they are done. */
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "../abi/obmm_abi.h"
 #include "../copy/engine.h"
@@ -137,7 +142,7 @@ TEST(one_answer_serves_all_gathers_that_nobody_waited_for)
 
 	submit(host, JOBS);
 	for (int i = 0; i < JOBS; i++) {
-		while (obmm_ticket_wait(host->engine, host->tickets[i], 0) == -ETIMEDOUT)
+		while (!__atomic_load_n(&host->outcomes[i].ready, __ATOMIC_ACQUIRE))
 			sched_yield();
 	}
 	CHECK_EQ(atomic_load(&host->calls), 1);
@@ -249,4 +254,106 @@ TEST(stopping_leaves_no_gather_unfinished)
 		}
 		close_host(host);
 	}
+}
+
+/* A gather that takes seconds, all of it on one worker, until it is abandoned. */
+enum { LONG_COUNT = 4 << 20, LONG_ROW = 4096 };
+
+static struct obmm_request long_request(struct obmm_table *table)
+{
+	static uint8_t row[LONG_ROW], out[LONG_ROW] __attribute__((aligned(64)));
+	int32_t *ids = calloc(LONG_COUNT, sizeof(*ids));
+
+	REQUIRE(ids);
+	*table = (struct obmm_table){ .base = row, .rows = 1, .row_bytes = LONG_ROW };
+	obmm_tuning_default(&table->tuning, LONG_ROW, 0);
+	table->tuning.order_rows = UINT32_MAX;
+	/* every row from the same place to the same place */
+	return (struct obmm_request){
+		.table = table, .ids = ids, .count = LONG_COUNT, .id_bytes = 4, .out = out, .high = UINT64_MAX
+	};
+}
+
+TEST(looking_is_enough_to_have_a_gather_checked_while_others_are_read)
+{
+	struct host *host = open_host();
+	struct obmm_table table;
+	struct obmm_request request = long_request(&table);
+	struct obmm_outcome outcome;
+	uint64_t ticket;
+	unsigned int bad;
+
+	REQUIRE(!obmm_engine_submit(host->engine, &request, 1, 1, &outcome, &ticket, &bad));
+	submit(host, 1);
+	while (obmm_ticket_collect(host->engine, host->tickets[0], 0) == -ETIMEDOUT)
+		sched_yield();
+	CHECK_EQ(host->outcomes[0].status, 0);
+	CHECK_EQ(obmm_ticket_wait(host->engine, ticket, 0), -ETIMEDOUT);
+	obmm_ticket_abandon(host->engine, ticket);
+	CHECK_EQ(obmm_ticket_collect(host->engine, ticket, -1), 0);
+	close_host(host);
+	free((void *)request.ids);
+}
+
+TEST(gather_that_a_caller_outlasts_is_checked_although_nobody_asks)
+{
+	struct host *host = open_host();
+	struct obmm_table table;
+	struct obmm_request request = long_request(&table);
+	struct timespec pause = { .tv_nsec = 20000 };
+	struct obmm_outcome outcome;
+
+	request.count = 4096;
+	for (int round = 0; round < 60; round++) {
+		int looks = 0;
+
+		submit(host, 1);
+		CHECK_EQ(obmm_engine_gather(host->engine, &request, 2, &outcome), request.count);
+		/* seconds of looks at a word, and no call that would wake anybody */
+		while (!__atomic_load_n(&host->outcomes[0].ready, __ATOMIC_ACQUIRE) && ++looks < 100000)
+			nanosleep(&pause, NULL);
+		REQUIRE(host->outcomes[0].ready == 3);
+		CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), 0);
+	}
+	close_host(host);
+	free((void *)request.ids);
+}
+
+TEST(who_sees_that_a_gather_is_ready_collects_it_at_once)
+{
+	struct host *host = open_host();
+
+	for (int i = 0; i < JOBS; i++)
+		host->requests[i].recheck = NULL;
+	for (int round = 0; round < 3000; round++) {
+		submit(host, JOBS);
+		for (int i = 0; i < JOBS; i++) {
+			while (!__atomic_load_n(&host->outcomes[i].ready, __ATOMIC_ACQUIRE))
+				;
+			REQUIRE(!obmm_ticket_collect(host->engine, host->tickets[i], 0));
+		}
+	}
+	close_host(host);
+}
+
+TEST(forked_child_may_free_a_recheck_that_a_thread_of_its_parent_waits_for)
+{
+	struct host *host = open_host();
+	int status = -1;
+	pid_t child;
+
+	obmm_recheck_hold(host->recheck);
+	submit(host, 1);
+	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], 50000000), -ETIMEDOUT);
+	child = fork();
+	if (!child) {
+		alarm(10);
+		obmm_recheck_free(host->recheck);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+	obmm_recheck_resume(host->recheck, 1);
+	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), 0);
+	close_host(host);
 }
