@@ -62,7 +62,7 @@ class Flight:
     @property
     def ready(self) -> bool:
         """Whether its rows can be had without waiting."""
-        if self.rows is not None or self.blind is not None or not self.n_tokens:
+        if self.rows is not None or self.blind is not None or self.error is not None or not self.n_tokens:
             return True
         return self.ticket is not None and self.ticket.done()
 

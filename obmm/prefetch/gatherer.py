@@ -62,6 +62,7 @@ class Gatherer:
             tickets = self._prepared(going).submit()
         except Exception as error:
             for flight, _ in going:
+                flight.ticket = None  # of an earlier try, whose outcome is not this one's
                 flight.error = as_obmm_error(error)
             return
         for (flight, slot), ticket in zip(going, tickets, strict=True):
@@ -82,7 +83,8 @@ class Gatherer:
         metrics.unique.observe(labels[0], value=flight.rows_read / (flight.n_tokens * layer.columns))
         metrics.bytes.add(*labels, by=flight.rows_read * self._store.tables[layer.table].row_bytes)
         metrics.gather.observe(*labels, token_bucket(flight.n_tokens), value=flight.gather)
-        metrics.hidden.set(str(layer.layer_id), to=max(0.0, 1 - flight.blocked / flight.gather))
+        if flight.gather:
+            metrics.hidden.set(str(layer.layer_id), to=max(0.0, 1 - flight.blocked / flight.gather))
 
     def _prepared(self, going: Sequence[tuple[Flight, Slot]]) -> Prepared:
         """The same slots and the same number of tokens come again and again: decode steps above all."""

@@ -266,7 +266,8 @@ class EngramPrefetcher:
             raise refused("start() without a newly begun step", "begin() a step, then start() it once", "7.1")
         step = self._steps[-1]
         step.started = True
-        self._gatherer.submit(f for f in step.flights.values() if f.blind is None and not f.in_spare)
+        # A layer that was consumed before has its rows, and somebody may be reading them.
+        self._gatherer.submit(f for f in step.flights.values() if f.rows is None and f.blind is None and not f.in_spare)
 
     def consume(self, layer: int, stream: Any = None) -> Rows:
         """The rows of `layer` for the oldest step; waits for this layer only, and not past its deadline.
@@ -294,7 +295,7 @@ class EngramPrefetcher:
         return rows
 
     def poll(self, layer: int) -> bool:
-        """Whether `consume` of this layer would not wait; if so, its copy to the device is on its way."""
+        """Whether `consume` of this layer would not wait; if its rows are good, their copy to the device is on its way."""
         self._check_alive()
         buffers = self._buffers_of(layer)
         if not self._steps:
@@ -302,7 +303,13 @@ class EngramPrefetcher:
         flight = self._steps[0].flights[layer]
         if not flight.ready:
             return False
-        if flight.ticket is not None and flight.slot is not None and flight.rows is None:
+        # Only rows that will be consumed as they are: what failed is replaced in its slot first.
+        if (
+            flight.ticket is not None
+            and flight.slot is not None
+            and flight.rows is None
+            and flight.ticket.ready(flight.generation)
+        ):
             buffers.stage(flight.slot, flight.padded)
         return True
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
-from memory_source import MemorySource, MemoryTable, until
+from memory_source import MemorySource, MemoryTable, fault, until
 from played_device import PlayedDevice
 
 from obmm.prefetch import Deadlines, PrefetchLayer, RowsStatus
@@ -79,3 +80,40 @@ def test_zeros_reach_the_device_too(source: MemorySource) -> None:
         assert prefetcher.consume(1).status is RowsStatus.ZEROED
         device.run()
         assert not prefetcher.rows_u8(1).any()
+
+
+@pytest.mark.parametrize("policy", ["retry", "local", "zero", "raise"])
+def test_what_poll_saw_fail_reaches_the_device_as_what_took_its_place(source: MemorySource, policy: Any) -> None:
+    """The bytes of a failed gather are no rows: they must not be copied before the policy has replaced them."""
+    device, other = PlayedDevice(), MemorySource({"t": TABLE})
+    ids = np.random.default_rng(2).integers(0, 1_000, (8, 1, 4))
+    failures = iter([fault()])
+
+    def once() -> None:
+        for error in failures:
+            prefetcher._buffers[1]._slots[0].rows[:] = 0xEE  # what a gather that ends early leaves
+            raise error
+
+    source.before = once
+    with EngramPrefetcher(
+        source, [PrefetchLayer(1, "t", 4)], 8, device=device, policy=policy, replica=other
+    ) as prefetcher:
+        prefetcher.begin(ids, 8)
+        prefetcher.start()
+        until(lambda: prefetcher.poll(1))
+        device.run()  # a copy that is under way may be over at any time
+        rows = prefetcher.consume(1)
+        device.run()
+        right = TABLE.rows(ids[:, 0], 2) if policy in ("retry", "local") else np.zeros_like(rows.buffer)
+        assert np.array_equal(rows.buffer, right)
+        assert (
+            rows.status
+            is {
+                "retry": RowsStatus.OK,
+                "local": RowsStatus.REPLICA,
+                "zero": RowsStatus.ZEROED,
+                "raise": RowsStatus.FAILED,
+            }[policy]
+        )
+        prefetcher.cancel()
+    other.close()

@@ -446,3 +446,15 @@ def test_blocked_time_is_hidden_behind_compute(source: MemorySource) -> None:
             assert report.gather[1] >= 0.0002
             blocked.append(report.blocked[1])
     assert np.median(blocked) < 0.0002 / 2
+
+
+def test_start_gathers_no_layer_that_was_consumed_before(source: MemorySource) -> None:
+    """Its rows are being read, and its slot is free after `drain` whether or not such a gather has come back."""
+    ids = ids_for(np.random.default_rng(9), 4)
+    with EngramPrefetcher(source, LAYERS, max_tokens=4) as prefetcher:
+        prefetcher.begin(ids, 4)
+        check(prefetcher.consume(1), LAYERS[0], ids[0], 4)
+        prefetcher.start()
+        check(prefetcher.consume(14), LAYERS[1], ids[1], 4)
+        prefetcher.drain()
+        assert source.gathers == 2

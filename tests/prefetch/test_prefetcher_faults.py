@@ -596,3 +596,30 @@ def test_one_rank_sees_a_fault_and_both_leave_the_step() -> None:
         rank.join(10)
         assert rank.exitcode == 0
     assert outcomes == [["publish", "publish", "discard", "publish", "discard", "publish"]] * 2
+
+
+def no_tickets(*_: Any) -> None:
+    raise OSError(11, "no tickets")
+
+
+def test_poll_ends_when_the_submission_was_refused(source: MemorySource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`consume` would not wait: a loop around `poll` must not either."""
+    with make(source) as prefetcher:
+        monkeypatch.setattr(source, "submit_many", no_tickets)
+        begin(prefetcher, random_ids())
+        assert prefetcher.poll(1)
+        assert prefetcher.consume(1).status is RowsStatus.FAILED
+        with pytest.raises(OSError, match="no tickets"):
+            prefetcher.drain()
+
+
+def test_a_retry_that_cannot_be_submitted_is_the_failure(source: MemorySource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome of the first try must not be read again: native code may have begun to write the second one's there."""
+    with make(source, policy="retry") as prefetcher:
+        source.before = failing(1)
+        begin(prefetcher, random_ids())
+        until(lambda: prefetcher.poll(1))
+        monkeypatch.setattr(source, "submit_many", no_tickets)
+        assert prefetcher.consume(1).status is RowsStatus.FAILED
+        with pytest.raises(OSError, match="no tickets"):
+            prefetcher.drain()
