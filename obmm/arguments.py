@@ -7,6 +7,7 @@ A NumPy integer is a whole number too, but wraps around: all arithmetic on offse
 from __future__ import annotations
 
 import errno
+import math
 import operator
 from typing import Any
 
@@ -33,6 +34,19 @@ def whole(operation: str, name: str, value: Any, *, low: int | None = None, high
             "design 8",
         )
     return int(value)
+
+
+def seconds(operation: str, name: str, value: Any) -> float:
+    """`value` as a duration; ObmmArgumentError for NaN, which no clock ever reaches, and for what is no number."""
+    try:
+        if isinstance(value, str | bytes | bool):
+            raise TypeError
+        duration = float(value)
+        if math.isnan(duration):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise wrong_type(operation, name, value, "a number of seconds") from None
+    return duration
 
 
 def text(operation: str, name: str, value: Any) -> str:

@@ -2,6 +2,7 @@
 """From token ids to rows in a fixed buffer: hashers, history, and the prefetcher that hides the fabric's latency."""
 
 from obmm.prefetch.breaker import BreakerState, CircuitBreaker
+from obmm.prefetch.deadlines import Deadlines
 from obmm.prefetch.device import DeviceCopy
 from obmm.prefetch.exposition import PrometheusCollector
 from obmm.prefetch.failures import PeerFailedError
@@ -12,7 +13,7 @@ from obmm.prefetch.history import ExportedHistory, History
 from obmm.prefetch.metrics import PrefetchMetrics
 from obmm.prefetch.plan import token_map_digest
 from obmm.prefetch.policy import Policy
-from obmm.prefetch.prefetcher import Deadlines, EngramPrefetcher
+from obmm.prefetch.prefetcher import EngramPrefetcher
 from obmm.prefetch.publication import engram_model, engram_tables
 from obmm.prefetch.rows import Rows, RowsStatus, StepReport
 from obmm.prefetch.shared_staging import SharedStaging

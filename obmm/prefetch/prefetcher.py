@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import index
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
@@ -18,8 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from obmm import forks
+from obmm.arguments import whole
 from obmm.errors import ClosedError, MappingBusyError, ObmmError, StaleHandleError
+from obmm.prefetch import step_ids
 from obmm.prefetch.breaker import CircuitBreaker
+from obmm.prefetch.deadlines import Deadlines, Phase
 from obmm.prefetch.device import DeviceCopy
 from obmm.prefetch.failures import as_obmm_error, refused
 from obmm.prefetch.flight import Flight, PrefetchLayer
@@ -30,21 +32,9 @@ from obmm.prefetch.policy import Policy, Step
 from obmm.prefetch.rows import Rows, RowsStatus, StepReport
 from obmm.prefetch.slots import Allocate, LayerBuffers, anonymous_memory
 from obmm.prefetch.source import Invalid, RowSource
-
-Phase = Literal["decode", "prefill", "verify"]
+from obmm.prefetch.step_ids import Ids
 
 _clock = time.perf_counter
-_ID_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Seconds from `start` until a gather is given up, by phase, and for a health probe."""
-
-    decode: float = 0.020
-    verify: float = 0.020
-    prefill: float = 0.500
-    probe: float = 0.100
 
 
 @dataclass(slots=True)
@@ -98,6 +88,8 @@ class EngramPrefetcher:
         max_abandoned: int = 2,
         recheck: bool = True,
     ) -> None:
+        max_tokens, depth = whole("PREFETCH", "max_tokens", max_tokens), whole("PREFETCH", "depth", depth)
+        max_abandoned = whole("PREFETCH", "max_abandoned", max_abandoned)
         if max_tokens < 1 or depth < 1 or max_abandoned < 1 or padding != "zero":
             raise refused(
                 f"max_tokens={max_tokens}, depth={depth}, max_abandoned={max_abandoned}, padding={padding!r}",
@@ -202,7 +194,7 @@ class EngramPrefetcher:
 
     def begin(
         self,
-        ids: NDArray[Any] | Sequence[NDArray[Any]],
+        ids: Ids,
         n_tokens: int,
         padded_tokens: int | None = None,
         step: int | None = None,
@@ -222,8 +214,8 @@ class EngramPrefetcher:
         self._check_alive()
         if phase not in get_args(Phase):
             raise refused(f"phase={phase!r}", f"use one of {get_args(Phase)}", "11.3")
-        n_tokens = index(n_tokens)
-        padded = n_tokens if padded_tokens is None else index(padded_tokens)
+        n_tokens = whole("PREFETCH", "n_tokens", n_tokens)
+        padded = n_tokens if padded_tokens is None else whole("PREFETCH", "padded_tokens", padded_tokens)
         if not 0 <= n_tokens <= padded <= self._max_tokens:
             raise refused(
                 f"n_tokens={n_tokens}, padded_tokens={padded}, max_tokens={self._max_tokens}",
@@ -234,7 +226,7 @@ class EngramPrefetcher:
             raise _busy(
                 f"{self._depth} steps are begun and not drained", "drain() or cancel() first, or make it deeper"
             )
-        per_layer = self._split(ids, n_tokens)
+        per_layer = step_ids.per_layer(ids, n_tokens, self._layers)
         if self._invalid == "error" and n_tokens:
             self._check_bounds(ids, per_layer)
         for buffers in self._buffers.values():
@@ -244,16 +236,21 @@ class EngramPrefetcher:
             self.metrics.steps.add(phase, "refused")
             raise blind
         limit: float = getattr(self._deadlines, phase)
-        flights = {}
-        for layer, layer_ids in zip(self._layers, per_layer, strict=True):
-            buffers = self._buffers[layer.layer_id]
-            slot = buffers.acquire(oldest=not self._steps)
-            in_spare = slot is None
-            if in_spare:
-                slot = buffers.acquire_spare(oldest=not self._steps)
-            flight = Flight(layer, buffers, slot, in_spare, n_tokens, padded, limit, generation, blind)
-            flight.take_ids(layer_ids)
-            flights[layer.layer_id] = flight
+        flights: dict[int, Flight] = {}
+        try:
+            for layer, layer_ids in zip(self._layers, per_layer, strict=True):
+                buffers = self._buffers[layer.layer_id]
+                slot = buffers.acquire(oldest=not self._steps)
+                in_spare = slot is None
+                if in_spare:
+                    slot = buffers.acquire_spare(oldest=not self._steps)
+                flight = Flight(layer, buffers, slot, in_spare, n_tokens, padded, limit, generation, blind)
+                flights[layer.layer_id] = flight
+                flight.take_ids(layer_ids)
+        except BaseException:  # an interrupt
+            for flight in flights.values():
+                flight.let_go()
+            raise
         number = self._begun if step is None else step
         self._begun += 1
         self._steps.append(_Step(number, phase, n_tokens, generation, flights))
@@ -419,43 +416,15 @@ class EngramPrefetcher:
     def _no_layer(self, layer: int) -> ObmmError:
         return refused(f"layer {layer}", f"use one of {sorted(self._buffers)}", "13.4")
 
-    def _split(self, ids: Any, n_tokens: int) -> list[NDArray[Any]]:
-        """The ids of each layer, their shapes and types checked."""
-        if isinstance(ids, np.ndarray):
-            if ids.ndim != 3 or ids.shape[1] != len(self._layers):
-                raise refused(f"ids is {ids.shape}", f"pass [n_tokens, {len(self._layers)} layers, columns]", "13.4")
-            per_layer = list(ids.swapaxes(0, 1))
-        else:
-            per_layer = [np.asarray(layer_ids) for layer_ids in ids]
-        if len(per_layer) != len(self._layers):
-            raise refused(f"ids of {len(per_layer)} layers", f"pass {len(self._layers)}", "13.4")
-        for layer, layer_ids in zip(self._layers, per_layer, strict=True):
-            if layer_ids.shape != (n_tokens, layer.columns) or layer_ids.dtype not in _ID_TYPES:
-                raise refused(
-                    f"ids of layer {layer.layer_id} are {layer_ids.dtype} {layer_ids.shape}",
-                    f"pass int32 or int64 ({n_tokens}, {layer.columns})",
-                    "13.4",
-                )
-        return per_layer
-
     def _check_bounds(self, ids: Any, per_layer: Sequence[NDArray[Any]]) -> None:
-        """All layers before any is touched (condition 13)."""
-        if isinstance(ids, np.ndarray):
-            least, most = ids.min(), ids.max(axis=(0, 2))
-        else:
-            least = min(int(layer_ids.min()) for layer_ids in per_layer)
-            most = np.array([layer_ids.max() for layer_ids in per_layer])
-        if least >= 0 and (most < self._limits).all():
-            return
-        self.metrics.errors.add("bounds")
-        for layer, layer_ids, rows in zip(self._layers, per_layer, self._limits, strict=True):
-            for token, column in np.argwhere((layer_ids < 0) | (layer_ids >= rows)):
-                raise refused(
-                    f"layer {layer.layer_id}, token {token}, column {column}: id {layer_ids[token, column]} in a table "
-                    f"of {rows} rows",
-                    'hash with the table\'s manifest; invalid="zero" makes ids without a row zeros',
-                    "10, condition 13",
-                )
+        outside = step_ids.first_outside(ids, per_layer, self._layers, self._limits)
+        if outside is not None:
+            self.metrics.errors.add("bounds")
+            raise refused(
+                outside,
+                'hash with the table\'s manifest; invalid="zero" makes ids without a row zeros',
+                "10, condition 13",
+            )
 
     def _admit(self) -> tuple[int, ObmmError | None]:
         """The content version to gather from, or why there is none."""

@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from obmm._native import ffi, lib
+from obmm.arguments import seconds, whole
 from obmm.errors import ClosedError, MappingBusyError, ObmmError
 from obmm.rows.errors import refused
 
 MAX_THREADS: int = lib.OBMM_MAX_THREADS
 TICKETS: int = lib.OBMM_TICKETS
 DEFAULT_THREADS = 16
+_MOST_CPUS = (1 << 31) - 1
+_LONGEST = 1e9  # seconds that fit
 
 
 class GatherEngine:
@@ -35,12 +38,14 @@ class GatherEngine:
         allowed = len(os.sched_getaffinity(0))
         if threads is None:
             threads = max(1, min(allowed - 1, DEFAULT_THREADS))
+        threads = whole("ENGINE", "threads", threads)
         if spin is None:
             spin = 20e-6 if allowed > threads else 0.0
+        spin = seconds("ENGINE", "spin", spin)
         if not 1 <= threads <= MAX_THREADS or not 0 <= spin <= 1:
             raise refused(f"threads={threads}, spin={spin}", f"1..{MAX_THREADS} threads, 0..1 seconds", "13.2")
         out = ffi.new("struct obmm_engine **")
-        places = list(cpus or ())
+        places = [whole("ENGINE", "cpu", cpu, low=0, high=_MOST_CPUS) for cpu in cpus or ()]
         result = lib.obmm_engine_create(threads, int(spin * 1e9), places, len(places), out)
         if result:
             raise ObmmError(-result, f"ENGINE: {threads} threads on cpus={places}: {os.strerror(-result)}")
@@ -94,7 +99,8 @@ class GatherEngine:
 
         MappingBusyError when a worker does not come back from a load in time; then close again later.
         """
-        result = lib.obmm_engine_stop(self.pointer, int(timeout * 1e9))
+        wait = min(max(seconds("ENGINE", "timeout", timeout), 0.0), _LONGEST)
+        result = lib.obmm_engine_stop(self.pointer, int(wait * 1e9))
         if result:
             raise MappingBusyError(
                 errno.EBUSY, f"ENGINE: a worker is still inside a load after {timeout} s; fix: close() again later"

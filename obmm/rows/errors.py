@@ -21,6 +21,12 @@ def refused(problem: str, fix: str, rule: str = "13.2") -> ObmmArgumentError:
     return ObmmArgumentError.because("GATHER", errno.EINVAL, problem, fix, f"Engram specification {rule}")
 
 
+def refuse_threads(threads: int) -> None:
+    """A number of threads that is none."""
+    if not isinstance(threads, int) or not 0 < threads < 1 << 32:
+        raise refused(f"threads={threads!r}", "0 leaves it to the plan; more than the engine has is all of them")
+
+
 def bad_manifest(problem: str) -> ObmmArgumentError:
     """A manifest that this version cannot use."""
     return ObmmArgumentError.because(

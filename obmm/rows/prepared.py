@@ -9,8 +9,9 @@ from typing import Protocol
 
 from obmm import guard
 from obmm._native import ffi, lib
+from obmm.arguments import whole
 from obmm.rows.engine import GatherEngine
-from obmm.rows.errors import refused
+from obmm.rows.errors import refuse_threads, refused
 from obmm.rows.memory import RowMemory
 from obmm.rows.requests import Requests
 from obmm.rows.ticket import Ticket, submit
@@ -36,6 +37,7 @@ def prepared_gather(engine: GatherEngine, memory: RowMemory, requests: Requests)
         if check is not None:
             check()
         if threads:
+            refuse_threads(threads)
             rows: int = _gather(engine.pointer, requests.array, threads, requests.outcomes)
         else:
             rows = _call(ready)
@@ -70,13 +72,20 @@ class PreparedStep:
         `counts`: how many ids from the front each gather has this time; default: all that were prepared.
         """
         self._memory.check()
+        if threads:
+            refuse_threads(threads)
         if counts is not None or self._resized:
             self._set_counts(self._sizes if counts is None else counts)
             self._resized = counts is not None
         return submit(self._engine, self._requests, threads)
 
     def _set_counts(self, counts: Sequence[int]) -> None:
-        for request, count, size in zip(self._requests.array, counts, self._sizes, strict=True):
+        """All of them, or none."""
+        if len(counts) != len(self._sizes):
+            raise refused(f"{len(counts)} counts for {len(self._sizes)} gathers", "one for each")
+        wanted = [whole("GATHER", "count", count) for count in counts]
+        for count, size in zip(wanted, self._sizes, strict=True):
             if not 0 <= count <= size:
-                raise refused(f"{count} of {size} prepared ids", "prepare for the largest step")
+                raise refused(f"a count of {count} of {size} prepared ids", "prepare for the largest step")
+        for request, count in zip(self._requests.array, wanted, strict=True):
             request.count = count

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from obmm import guard
 from obmm._native import lib
+from obmm.arguments import seconds, whole
 from obmm.closing import close_on_exit
 from obmm.errors import StaleHandleError
 from obmm.mapping import Mapping
@@ -23,7 +24,7 @@ from obmm.region import Access, Region
 from obmm.rows import canary
 from obmm.rows.bound import BoundTable
 from obmm.rows.engine import GatherEngine, default_engine
-from obmm.rows.errors import late, outdated, refused
+from obmm.rows.errors import late, outdated, refuse_threads, refused
 from obmm.rows.heartbeat import INTERVAL, Heartbeat
 from obmm.rows.hot import HotRows, wanted
 from obmm.rows.manifest import Manifest
@@ -143,8 +144,9 @@ class RowStore:
         self._memory.check()
         requests = Requests([(self._table(table), ids, out)], stats, id_space, invalid, faulty)
         if threads:
-            _refuse_threads(threads)
+            refuse_threads(threads)
         if deadline is not None:
+            deadline = seconds("GATHER", "deadline", deadline)
             (ticket,) = self._submit(requests, threads)
             if not ticket.wait(deadline):
                 ticket.abandon()
@@ -259,6 +261,9 @@ class RowStore:
         `n_columns` defaults to the heads of each table.
         """
         chosen = {}
+        columns = [whole("GATHER", "column", column) for column in columns]
+        if n_columns is not None:
+            n_columns = whole("GATHER", "n_columns", n_columns)
         for table_id, bound in self._bound.items():
             total = n_columns or bound.n_heads
             if not total or not all(0 <= column < total for column in columns):
@@ -270,6 +275,7 @@ class RowStore:
 
     def id_range(self, low: int, high: int) -> RowStore:
         """A store that reads only flat rows [low, high); the others give zero rows, unread."""
+        low, high = whole("GATHER", "low", low), whole("GATHER", "high", high)
         if not 0 <= low <= high:
             raise refused(f"rows [{low}, {high})", "0 <= low <= high", "7.4")
         return self._subset({table_id: bound.subset(None, low, high, 0) for table_id, bound in self._bound.items()})
@@ -282,7 +288,10 @@ class RowStore:
         From the first call on readers get StaleHandleError, until `publish`.
         """
         spec = self._table(table).spec
+        at = whole("POPULATE", "at", at)
         data = np.ascontiguousarray(rows)
+        if data.dtype.hasobject:
+            raise refused(f"rows of dtype {data.dtype}", "numbers, or bytes")
         data = data.reshape(data.shape[0], -1).view(np.uint8) if data.size else np.empty((0, spec.row_bytes), np.uint8)
         if data.shape[1] != spec.row_bytes or at < 0 or at + len(data) > spec.n_rows:
             raise refused(
@@ -467,7 +476,7 @@ class RowStore:
 
     def _submit(self, requests: Requests, threads: int) -> list[Ticket]:
         if threads:
-            _refuse_threads(threads)
+            refuse_threads(threads)
         return submit(self._engine, requests, threads)
 
     def _subset(self, tables: dict[TableId, BoundTable]) -> RowStore:
@@ -523,11 +532,6 @@ class RowStore:
             padded[:, : spec.row_bytes] = part
             last = spec.row_stride - spec.row_bytes
             self._memory.write(spec.offset_of(row + at), padded.reshape(-1)[: padded.size - last])
-
-
-def _refuse_threads(threads: int) -> None:
-    if not isinstance(threads, int) or not 0 < threads < 1 << 32:
-        raise refused(f"threads={threads!r}", "0 leaves it to the plan; more than the engine has is all of them")
 
 
 def _manifest_of(manifest: Manifest | bytes | str | dict[str, Any]) -> Manifest:

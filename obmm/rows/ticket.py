@@ -9,8 +9,9 @@ import time
 
 from obmm import guard
 from obmm._native import ffi, lib
+from obmm.arguments import seconds
 from obmm.errors import ClosedError, ObmmError
-from obmm.rows.engine import GatherEngine
+from obmm.rows.engine import TICKETS, GatherEngine
 from obmm.rows.errors import late, refused
 from obmm.rows.requests import Requests
 
@@ -55,7 +56,7 @@ class Ticket:
 
         Python's signal handlers run meanwhile.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds("GATHER", "timeout", timeout)
         while self._open:
             left = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())
             if self._collect(max(int(left * 1e9), 0)):
@@ -100,12 +101,8 @@ class Ticket:
         return True
 
     def __del__(self) -> None:
-        if not getattr(self, "_open", False):
-            return
-        result = lib.obmm_ticket_release(self._engine.pointer, self._number)
-        if result == -errno.EBUSY:
-            lib.obmm_ticket_abandon(self._engine.pointer, self._number)
-            self._engine.keep(self._number, self._requests)
+        if getattr(self, "_open", False):
+            _let_go(self._engine, self._number, self._requests)
 
     def __repr__(self) -> str:
         table = self._requests.spec(self._index).table_id
@@ -118,21 +115,36 @@ def submit(engine: GatherEngine, requests: Requests, threads: int) -> list[Ticke
     n = requests.count
     tickets, bad = ffi.new("uint64_t[]", n), ffi.new("unsigned int *")
     arguments = (engine.pointer, requests.array, n, threads, requests.outcomes, tickets, bad)
-    result = lib.obmm_engine_submit(*arguments)
-    if result == -errno.EUNATCH:
-        guard.verify()
+    try:
         result = lib.obmm_engine_submit(*arguments)
+        if result == -errno.EUNATCH:
+            guard.verify()
+            result = lib.obmm_engine_submit(*arguments)
+        if not result:
+            return [Ticket(engine, tickets[i], requests, i) for i in range(n)]
+    except BaseException:
+        # an interrupt between the call and the tickets: native threads use the requests, and nobody holds them
+        for number in tickets:
+            _let_go(engine, number, requests)
+        raise
     if result == -errno.ERANGE:
         raise requests.failure(bad[0])
     if result == -errno.ESHUTDOWN:
         raise ClosedError.of(engine)
     if result == -errno.EOWNERDEAD:
         raise refused("submit() in a forked child", "make an engine and a store of its own", "11.3-11")
-    if result:
-        raise ObmmError(
-            -result,
-            f"GATHER: no {n} free tickets: {engine.in_use} gathers are not waited for [Engram specification 11.3-4]; "
-            "fix: wait for tickets, or drop them",
-            operation="GATHER",
-        )
-    return [Ticket(engine, tickets[i], requests, i) for i in range(n)]
+    if n > TICKETS:
+        raise refused(f"{n} gathers in one call", f"at most {TICKETS}")
+    raise ObmmError(
+        -result,
+        f"GATHER: no {n} free tickets: {engine.in_use} gathers are not waited for [Engram specification 11.3-4]; "
+        "fix: wait for tickets, or drop them",
+        operation="GATHER",
+    )
+
+
+def _let_go(engine: GatherEngine, number: int, requests: Requests) -> None:
+    """Give a ticket back that nobody holds; `requests` live on while its gather runs."""
+    if lib.obmm_ticket_release(engine.pointer, number) == -errno.EBUSY:
+        lib.obmm_ticket_abandon(engine.pointer, number)
+        engine.keep(number, requests)

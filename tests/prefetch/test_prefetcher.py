@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError
 from obmm.prefetch import Deadlines, PrefetchLayer, RowsStatus
 from obmm.prefetch import EngramPrefetcher as _EngramPrefetcher
+from obmm.prefetch.flight import Flight
 
 TABLES = {"a": MemoryTable(5_000, 264, salt=1), "b": MemoryTable(7_001, 320, salt=2)}
 LAYERS = [PrefetchLayer(1, "a", 24), PrefetchLayer(14, "b", 6)]
@@ -273,7 +274,7 @@ def test_a_prefetcher_that_cannot_work_is_refused(source: MemorySource, argument
 def test_a_batch_of_the_wrong_kind_leaves_no_slot_taken(source: MemorySource) -> None:
     ids = ids_for(np.random.default_rng(3), 4)
     with EngramPrefetcher(source, LAYERS, max_tokens=8) as prefetcher:
-        with pytest.raises(TypeError):
+        with pytest.raises(ObmmArgumentError, match="n_tokens=4.0"):
             prefetcher.begin(ids, 4.0)  # type: ignore[arg-type]
         with pytest.raises(ObmmArgumentError, match="phase='dekode'"):
             prefetcher.begin(ids, 4, phase="dekode")  # type: ignore[arg-type]
@@ -458,3 +459,95 @@ def test_start_gathers_no_layer_that_was_consumed_before(source: MemorySource) -
         check(prefetcher.consume(14), LAYERS[1], ids[1], 4)
         prefetcher.drain()
         assert source.gathers == 2
+
+
+class Tensor:
+    """What NumPy can read and is no array of its own, as a tensor is."""
+
+    def __init__(self, ids: NDArray[Any]) -> None:
+        self._ids = ids
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return self._ids
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return iter(self._ids)
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2, 3])
+def test_a_tensor_of_as_many_tokens_as_layers_is_not_taken_for_a_list_of_layers(
+    source: MemorySource, n_tokens: int
+) -> None:
+    layers = [PrefetchLayer(3, "a", 4), PrefetchLayer(9, "a", 4)]
+    ids = np.random.default_rng(2).integers(0, 5_000, (n_tokens, 2, 4))
+    with EngramPrefetcher(source, layers, max_tokens=8) as prefetcher:
+        prefetcher.begin(Tensor(ids), n_tokens)  # type: ignore[arg-type]
+        prefetcher.start()
+        for place, layer in enumerate(layers):
+            assert np.array_equal(prefetcher.consume(layer.layer_id).buffer, TABLES["a"].rows(ids[:, place], 2))
+        prefetcher.drain()
+
+
+NO_IDS: list[Any] = [
+    None,
+    3,
+    "ids",
+    [None, None],
+    [[[1]], [[1, 2], [3]]],
+    [np.zeros((1, 24)), np.zeros((1, 6))],
+    [np.full((1, 24), np.nan), np.zeros((1, 6), np.int64)],
+    [np.zeros((1, 24), np.uint64), np.zeros((1, 6), np.int64)],
+    [np.zeros((1, 24), ">i8"), np.zeros((1, 6), np.int64)],
+    np.zeros((1, 2, 6, 1), np.int64),
+    {1: 2},
+]
+
+
+@pytest.mark.parametrize("ids", NO_IDS, ids=lambda ids: repr(ids)[:20])
+def test_what_are_no_ids_is_refused_by_name(source: MemorySource, ids: Any) -> None:
+    with EngramPrefetcher(source, LAYERS, max_tokens=4) as prefetcher:
+        with pytest.raises(ObmmArgumentError, match="ids"):
+            prefetcher.begin(ids, 1)
+        assert prefetcher.drain() is None
+        assert set(prefetcher.metrics.slots_in_use.values.values()) == {0}
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1, "1", None, True])
+def test_rule_3_a_deadline_that_never_comes_is_refused(wrong: Any) -> None:
+    for name in ("decode", "verify", "prefill", "probe"):
+        with pytest.raises(ObmmArgumentError, match=name):
+            Deadlines(**{name: wrong})
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), 1.5, "2", -1, True])
+def test_sizes_that_are_no_numbers_are_refused_by_name(source: MemorySource, wrong: Any) -> None:
+    for name in ("max_tokens", "depth", "max_abandoned"):
+        with pytest.raises(ObmmArgumentError, match=name):
+            EngramPrefetcher(source, LAYERS, **({"max_tokens": 4} | {name: wrong}))
+    with EngramPrefetcher(source, LAYERS, max_tokens=4) as prefetcher:
+        with pytest.raises(ObmmArgumentError, match="n_tokens"):
+            prefetcher.begin(ids_for(np.random.default_rng(1), 1), wrong)
+        with pytest.raises(ObmmArgumentError, match="padded_tokens"):
+            prefetcher.begin(ids_for(np.random.default_rng(1), 1), 1, wrong)
+
+
+def test_a_begin_that_is_interrupted_leaves_nothing_pending(
+    source: MemorySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(flight: Flight, ids: Any) -> None:
+        if flight.layer.layer_id == 14:
+            raise KeyboardInterrupt
+
+    with EngramPrefetcher(source, LAYERS, max_tokens=4) as prefetcher:
+        with monkeypatch.context() as patch:
+            patch.setattr(Flight, "take_ids", interrupted)
+            for _ in range(5):
+                with pytest.raises(KeyboardInterrupt):
+                    prefetcher.begin(ids_for(np.random.default_rng(1), 1), 1)
+        assert set(prefetcher.metrics.slots_in_use.values.values()) == {0}
+        ids = ids_for(np.random.default_rng(9), 4)
+        prefetcher.begin(ids, 4)
+        prefetcher.start()
+        check(prefetcher.consume(1), LAYERS[0], ids[0], 4)
+        prefetcher.drain()
+        assert not prefetcher.metrics.sync_fallback.values

@@ -12,7 +12,7 @@ import pytest
 from row_shelf import Shelf, expected, publish
 
 import obmm
-from obmm import ClosedError, Mapping, ObmmError, emulator
+from obmm import ClosedError, Mapping, ObmmArgumentError, ObmmError, emulator
 from obmm.rows import GatherEngine, Manifest, RowStore, TableSpec
 
 SPEC = TableSpec("t", 300, 264)
@@ -96,3 +96,29 @@ def test_it_keeps_alive_what_it_needs(shelf: Shelf, engine: GatherEngine) -> Non
     del store
     assert call() == 3
     assert np.array_equal(out, expected(SOME, 264))
+
+
+@pytest.mark.parametrize(
+    "wrong", [[3, 10**9], [3], [3, 3, 3], [3, 2.5], [3, float("nan")], [3, -1], [3, "x"], [3, True]]
+)
+def test_counts_that_are_refused_change_no_later_step(shelf: Shelf, engine: GatherEngine, wrong: Any) -> None:
+    owner = shelf.owner(SPEC, engine=engine)
+    store = RowStore.attach(shelf.memory(), publish(owner), engine=engine, plan=False)
+    ids = np.arange(10)
+    outs = [out_for(ids), out_for(ids)]
+    step = store.prepare_many([("t", ids, out) for out in outs])
+    with pytest.raises(ObmmArgumentError, match="count"):
+        step.submit(wrong)
+    assert [ticket.result(20) for ticket in step.submit()] == [10, 10]
+    for out in outs:
+        assert np.array_equal(out, expected(ids, 264))
+
+
+@pytest.mark.parametrize("wrong", [1.5, -1, 1 << 32, "2", float("nan")])
+def test_a_number_of_threads_that_is_none_is_refused(shelf: Shelf, engine: GatherEngine, wrong: Any) -> None:
+    store = RowStore.attach(shelf.memory(), publish(shelf.owner(SPEC, engine=engine)), engine=engine, plan=False)
+    gather = store.prepare("t", SOME, out_for(SOME))
+    step = store.prepare_many([("t", SOME, out_for(SOME))])
+    for call in (gather, lambda threads: step.submit(threads=threads)):
+        with pytest.raises(ObmmArgumentError, match="threads"):
+            call(threads=wrong)

@@ -395,7 +395,7 @@ def test_a_number_of_threads_that_is_none_is_refused(store: RowStore, threads: A
 
 @pytest.mark.parametrize("arguments", [{"threads": 0}, {"threads": -1}, {"threads": 10**6}, {"spin": float("nan")}])
 def test_an_engine_without_workers_is_refused(arguments: Any) -> None:
-    with pytest.raises(ObmmArgumentError, match="threads="):
+    with pytest.raises(ObmmArgumentError, match="threads=|spin="):
         GatherEngine(**arguments)
 
 
@@ -469,3 +469,60 @@ def test_64_threads_until_the_store_closes(shelf: Shelf, engine: GatherEngine) -
     ends.clear()  # their tracebacks hold tickets
     gc.collect()
     engine.reap()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), "1", 10**400, True])
+def test_rule_3_a_deadline_that_never_comes_is_refused(shelf: Shelf, engine: GatherEngine, wrong: Any) -> None:
+    """NaN is later than no time at all: a gather that hangs would be waited for without end."""
+    owner = shelf.owner(TableSpec("t", 10, 64), engine=engine)
+    store = RowStore.attach(shelf.memory(), publish(owner), engine=engine, plan=False)
+    out = np.zeros((1, 64), np.uint8)
+    with pytest.raises(ObmmArgumentError, match="deadline"):
+        store.gather_into("t", np.array([1]), out, deadline=wrong)
+    ticket = store.submit("t", np.array([1]), out)
+    with pytest.raises(ObmmArgumentError, match="timeout"):
+        ticket.wait(wrong)
+    assert ticket.result(20) == 1
+    with pytest.raises(ObmmArgumentError, match="timeout"):
+        engine.close(wrong)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), 0.5, "0", True, None])
+def test_rows_are_populated_at_a_row_or_not_at_all(shelf: Shelf, engine: GatherEngine, wrong: Any) -> None:
+    """Refused before the content version becomes odd."""
+    owner = shelf.owner(TableSpec("t", 10, 64), engine=engine)
+    manifest = publish(owner)
+    for rows, at in ((np.ones((1, 64), np.uint8), wrong), ([[object()] * 8], 0), (None, 0), (np.ones((1, 8), "O"), 0)):
+        with pytest.raises(ObmmArgumentError):
+            owner.populate("t", rows, at)
+    store = RowStore.attach(shelf.memory(), manifest, engine=engine, plan=False)
+    assert np.array_equal(store.gather("t", [0, 9]), expected([0, 9], 64))
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), 0.5, "0", True])
+def test_subsets_of_what_is_no_number_are_refused(shelf: Shelf, engine: GatherEngine, wrong: Any) -> None:
+    store = shelf.owner(TableSpec("t", 10, 64), engine=engine)
+    for call in (
+        lambda: store.id_range(0, wrong),
+        lambda: store.id_range(wrong, 10),
+        lambda: store.column_slice([wrong], 4),
+        lambda: store.column_slice([0], wrong),
+    ):
+        with pytest.raises(ObmmArgumentError):
+            call()
+
+
+def test_more_gathers_than_an_engine_has_tickets_are_refused_by_their_number(
+    shelf: Shelf, engine: GatherEngine
+) -> None:
+    store = RowStore.attach(
+        shelf.memory(), publish(shelf.owner(TableSpec("t", 10, 64), engine=engine)), engine=engine, plan=False
+    )
+    with pytest.raises(ObmmArgumentError, match="300 gathers"):
+        store.submit_many([("t", np.array([1]), np.zeros((1, 64), np.uint8))] * 300)
+
+
+@pytest.mark.parametrize("wrong", [{"threads": 1.5}, {"threads": "2"}, {"spin": "a"}, {"cpus": ["0"]}, {"cpus": [-1]}])
+def test_an_engine_of_what_is_no_number_is_refused_by_name(wrong: Any) -> None:
+    with pytest.raises(ObmmArgumentError, match=next(iter(wrong))[:3]):
+        GatherEngine(**wrong)

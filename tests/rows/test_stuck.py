@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from stuck_pages import StuckPages
 
 from obmm import ClosedError, MappingBusyError
-from obmm.rows import GatherDeadlineError, GatherEngine, LocalMemory, Manifest, RowStore, TableSpec
+from obmm.rows import GatherDeadlineError, GatherEngine, LocalMemory, Manifest, RowStore, TableSpec, ticket
 
 ROWS = 1024
 SPEC = TableSpec("t", ROWS, 64)
@@ -120,3 +123,37 @@ def test_an_engine_with_a_stuck_worker_refuses_to_close(
         store.gather("t", [0])
     with pytest.raises(ClosedError):
         store.submit("t", np.arange(1), bytearray(64))
+
+
+def test_an_interrupt_behind_the_submission_frees_nothing_that_is_written_to(
+    pages: StuckPages, store: RowStore, own_engine: GatherEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between the native call and its tickets: requests and output must outlive the gather, and no longer."""
+
+    class Interrupting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(native, name)
+
+        def obmm_engine_submit(self, *arguments: Any) -> int:
+            assert native.obmm_engine_submit(*arguments) == 0
+            raise KeyboardInterrupt
+
+    native = ticket.lib
+    out = np.full((10, 64), 7, np.uint8)
+    gone = weakref.ref(out)
+    with monkeypatch.context() as patch:
+        patch.setattr(ticket, "lib", Interrupting())
+        with pytest.raises(KeyboardInterrupt):
+            store.submit("t", np.arange(10), out)
+    pages.wait_for_a_load()
+    del out
+    gc.collect()
+    assert gone() is not None
+    assert (own_engine.in_use, own_engine.abandoned) == (1, 1)
+    pages.release()
+    end = time.monotonic() + 20
+    while own_engine.abandoned and time.monotonic() < end:
+        time.sleep(0.001)
+    assert own_engine.in_use == 0
+    gc.collect()
+    assert gone() is None
