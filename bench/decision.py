@@ -48,7 +48,8 @@ def verdicts(document: Document, budgets: tuple[float, ...] = BUDGETS_NS) -> lis
     for result in document["results"]:
         if result["workload"] in GATHERS and result["temperature"] != "hot":
             shapes.setdefault((result["row_bytes"], result["tables"], result["count"]), []).append(result)
-    titles = {arm["name"]: arm["title"] for arm in document["arms"]}
+    titles = {r["arm"]: r["arm"] for r in document["results"]}
+    titles |= {arm["name"]: arm["title"] for arm in document["arms"]}
     return [
         _decide(_shape(row_bytes, tables, count), row_bytes, tables * count, budget, results, titles)
         for (row_bytes, tables, count), results in sorted(shapes.items(), key=lambda item: _order(*item[0]))
@@ -79,6 +80,8 @@ def _decide(
             notes.append(f"{what} {fits} ({duration(each['p99'])})")
             short.append(f"{name} {f'+{duration(left)}' if left else 'fits'}")
     yardsticks = ", ".join(short)
+    if any(r["temperature"] == "hot/limited" for r in reaching):
+        notes.append("measured over less than 4 times the last-level cache: a table of that size or more takes longer")
     excluded = sorted({titles[r["arm"]] for r in results if r["mark"]})
     if excluded:
         notes.append(f"no basis for a decision: {', '.join(excluded)} (not hardware)")

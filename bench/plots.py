@@ -58,15 +58,16 @@ def _svg(draw: Callable[[Any], None], width: float = 7.2, height: float = 4.0) -
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    figure = Figure((width, height), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(True, which="major", color="#e4e4e4", linewidth=0.7)
-    axes.set_axisbelow(True)
-    draw(axes)
     out = io.StringIO()
-    canvas: Any = FigureCanvasSVG(figure)
-    with rc_context({"svg.fonttype": "none"}):  # text stays text: to search, to select, to check for overlaps
+    # text stays text: to search, to select, to check for overlaps; a dollar in a name is a dollar
+    with rc_context({"svg.fonttype": "none", "text.parse_math": False}):
+        figure = Figure((width, height), layout="constrained")
+        axes = figure.subplots()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(True, which="major", color="#e4e4e4", linewidth=0.7)
+        axes.set_axisbelow(True)
+        draw(axes)
+        canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(out, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
@@ -129,7 +130,9 @@ def _bars(rows: list[Row]) -> str:
     chosen = [
         max(each, key=lambda r: r["count"])
         for each in _series(
-            r for r in rows if r["workload"] == "batch" and r["threads"] == 1 and r["temperature"] != "hot"
+            r
+            for r in rows
+            if r["workload"] == "batch" and r["threads"] == 1 and r["temperature"] != "hot" and r["bytes_per_s"]
         ).values()
     ]
     if not chosen:

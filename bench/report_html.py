@@ -35,9 +35,9 @@ def _run(document: Document, name: str, budgets: tuple[float, ...]) -> Iterable[
     where = document["environment"]
     yield f"<section><h2>{escape(name)}</h2>"
     yield (
-        f"<p class=where>{escape(str(where['cpu']))} &middot; {where['cpus']} CPUs &middot; last-level cache "
+        f"<p class=where>{escape(str(where['cpu']))} &middot; {escape(str(where['cpus']))} CPUs &middot; last-level cache "
         f"{size(where['last_level_cache'])} &middot; kernel {escape(str(where['kernel']))} &middot; backend "
-        f"<b>{escape(str(where['backend']))}</b> &middot; revision {escape(str(where['git_revision']))} &middot; {document['created']}</p>"
+        f"<b>{escape(str(where['backend']))}</b> &middot; revision {escape(str(where['git_revision']))} &middot; {escape(document['created'])}</p>"
     )
     marks = sorted({arm["mark"] for arm in document["arms"] if arm["mark"]})
     if marks:

@@ -35,11 +35,11 @@ def show(
     where, harness = document["environment"], document["harness"]
     console.print(
         f"[bold]{escape(str(where['cpu']))}[/bold], {where['cpus']} CPUs, last-level cache {size(where['last_level_cache'])}, "
-        f"kernel {where['kernel']}, backend {where['backend']}, revision {where['git_revision']}",
+        f"kernel {escape(str(where['kernel']))}, backend {escape(str(where['backend']))}, revision {escape(str(where['git_revision']))}",
         highlight=False,
     )
     console.print(
-        f"preset {document['preset']['name']}, table {size(document['preset']['footprint'])}; "
+        f"preset {escape(document['preset']['name'])}, table {size(document['preset']['footprint'])}; "
         f"{size(document['verification']['bytes'])} verified, none wrong; {harness['wall_s']:.0f} s, of which "
         f"{harness['harness_share']:.0%} harness ({harness['open_s']:.0f} s opening and filling; the rest drawing, "
         "verifying, waiting)",
@@ -55,7 +55,7 @@ def show(
         style = "magenta" if mark.startswith("STAND-IN") else "yellow"
         console.print(f"[{style}]{escape(mark)}[/{style}]", highlight=False)
     if any(r["caveat"] for r in document["results"]):
-        console.print(f"[bold]{document['control_plane_caveat']}[/bold]", highlight=False)
+        console.print(f"[bold]{escape(document['control_plane_caveat'])}[/bold]", highlight=False)
     failures = sum(r["failures"] for r in document["results"])
     if failures:
         console.print(f"[red]{failures} operations failed[/red]: column `failed` of --full")
@@ -64,7 +64,7 @@ def show(
         reasons.setdefault(each["reason"], []).append(each["arm"])
     for reason, arms in reasons.items():
         shown = reason if full else reason.splitlines()[0]
-        console.print(f"not run: {', '.join(arms)}: {escape(shown)}", highlight=False)
+        console.print(f"not run: {escape(', '.join(arms))}: {escape(shown)}", highlight=False)
     _decisions(document, console, budgets, full)
 
 
@@ -77,13 +77,15 @@ def headline_tables(figures: list[dict[str, Any]], console: Console, title: str)
             continue
         table = Table("arm", "kind", title=f"{title}: {plane} plane", title_justify="left", box=SIMPLE_HEAD)
         for name in names:
-            table.add_column(name, justify="right")
+            table.add_column(escape(name), justify="right")
         for arm, kind, marked in dict.fromkeys((f["arm"], f["kind"], bool(f["mark"])) for f in chosen):
             cells = {f["headline"]: _cell(f) for f in chosen if (f["arm"], f["kind"]) == (arm, kind)}
             shown = (cells.get(name, "-") for name in names)
-            table.add_row(arm, kind.upper() if marked else kind, *shown, style=STYLES.get(kind))
+            table.add_row(escape(arm), kind.upper() if marked else kind, *shown, style=STYLES.get(kind))
         console.print(table)
-        console.print("; ".join(f"[bold]{name}[/bold]: {escape(text)}" for name, text in names.items()), style="dim")
+        console.print(
+            "; ".join(f"[bold]{escape(name)}[/bold]: {escape(text)}" for name, text in names.items()), style="dim"
+        )
     if any(counts(f) for f in figures):
         console.print(
             "RT: round trips to a daemon; calls: system calls for the memory; both counted in an untimed cycle",
@@ -104,7 +106,8 @@ def _every(rows: list[dict[str, Any]], plane: str) -> Table:
     table = Table(*columns, *counted, title=f"{plane.capitalize()} plane", title_justify="left")
     for r in rows:
         table.add_row(
-            *(r["arm"], r["kind"].upper() if r["mark"] else r["kind"], r["workload"], r["case"], str(r["row_bytes"])),
+            *(escape(r["arm"]), r["kind"].upper() if r["mark"] else r["kind"]),
+            *(escape(r["workload"]), escape(r["case"]), str(r["row_bytes"])),
             *(str(r["threads"]), r["temperature"], str(r["samples"]), str(r["failures"])),
             *(duration(r[each]) for each in ("p50", "p90", "p99", "p99_9", "max")),
             *(

@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
+import errno
+import importlib.util
 import json
+import math
 import os
+import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -56,6 +64,33 @@ class _Explained(click.Group):
             raise click.ClickException(error.strerror or str(error)) from error
         except CompilerError as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever reads has seen enough; click knows that
+                raise
+            raise click.ClickException(str(error)) from error
+
+
+class _Finite(click.FloatRange):
+    """A number that compares: NaN is in every range, and below no threshold."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value!r} is no finite number", param, ctx)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind as Ctrl-C does: what a run started ends with it."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @click.group(cls=_Explained)
@@ -114,7 +149,8 @@ def run(
         chosen = replace(chosen, threads=tuple(_numbers(threads)))
     names = _chosen(arms, running.ARM_NAMES, "arm")
     what = _chosen(workloads, tuple(w.name for w in running.WORKLOADS), "workload")
-    with ExitStack() as stack:
+    results.writable(output)
+    with _ending_in_order(), ExitStack() as stack:
         if address:
             if stand_in:
                 raise click.BadParameter("--stand-in is a cluster of this machine; leave it out with HOST:PORT")
@@ -135,67 +171,73 @@ def run(
     if not document["results"]:
         reasons = [f"{each['arm']}: {each['reason']}" for each in document["unavailable"] + document["skipped"]]
         raise click.ClickException("nothing was measured: " + "; ".join(reasons))
-    results.write(document, output)
+    try:
+        results.write(document, output)
+    except OSError as error:
+        _show(document, as_json, full)
+        raise click.ClickException(f"{output}: {error.strerror}; the figures above are in no file") from error
+    _show(document, as_json, full)
+    if not as_json:
+        click.echo(f"{output}: {len(document['results'])} figures; `obmm bench report {output}` draws them")
+
+
+def _show(document: results.Document, as_json: bool, full: bool) -> None:
     if as_json:
-        click.echo(Path(output).read_text(), nl=False)
+        click.echo(results.text(document), nl=False)
         return
     from obmm.bench.report_terminal import console, show
 
     show(document, console(), full=full)
-    click.echo(f"{output}: {len(document['results'])} figures; `obmm bench report {output}` draws them")
 
 
 @bench.command()
 @click.argument("files", nargs=-1, required=True, metavar="RESULTS...")
 @click.option("-o", "--output", type=click.Path(file_okay=False), default="bench-report", show_default=True)
-@click.option("--budget-us", "budgets", multiple=True, type=float, help="step budgets of the decision, microseconds")
+@click.option(
+    "--budget-us",
+    "budgets",
+    multiple=True,
+    type=_Finite(min=0, min_open=True),
+    help="step budgets of the decision, microseconds",
+)
 @click.option("--full", is_flag=True, help="show every figure, not only the headlines")
 def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...], full: bool) -> None:
     """Tables here; Markdown and one self-contained HTML page with plots in a folder.
 
     With several files also how far their headline figures spread.
     """
-    try:
-        import matplotlib  # noqa: F401 - asked for before anything is drawn
-    except ImportError as error:
-        raise click.ClickException("the plots need the extra `bench`: pip install 'obmm[bench]'") from error
+    _need("matplotlib", "jsonschema")
     from obmm.bench import decision, headlines, report_html, report_markdown
     from obmm.bench.report_terminal import console, headline_tables, show
 
     chosen = tuple(b * 1000 for b in budgets) or decision.BUDGETS_NS
-    try:
-        documents = [results.read(each) for each in files]
-    except results.NotResults as error:
-        raise click.ClickException(str(error)) from None
+    documents = [_read(each) for each in files]
+    names = [click.format_filename(each, shorten=True) for each in files]
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     for name, document in zip(files, documents, strict=True):
-        click.echo(name)
+        click.echo(click.format_filename(name))
         show(document, console(), chosen, full=full)
     if len(documents) > 1:
         headline_tables(headlines.across(documents), console(), f"All {len(documents)} files")
     with _progress() as progress:
         task = progress.add_task("draw", total=len(documents))
-        page = report_html.page(documents, [Path(each).name for each in files], chosen, lambda: progress.advance(task))
-    (folder / "report.html").write_text(page)
-    (folder / "report.md").write_text(report_markdown.text(documents, [Path(each).name for each in files], chosen))
+        page = report_html.page(documents, names, chosen, lambda: progress.advance(task))
+    (folder / "report.html").write_text(page, "utf-8")
+    (folder / "report.md").write_text(report_markdown.text(documents, names, chosen), "utf-8")
     click.echo(f"{folder / 'report.html'}\n{folder / 'report.md'}")
 
 
 @bench.command()
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@click.option(
-    "--threshold", type=click.FloatRange(min=1.0), help="status 1 when B needs more than so many times A's time"
-)
+@click.option("--threshold", type=_Finite(min=1.0), help="status 1 when B needs more than so many times A's time")
 @click.option("--percentile", type=click.Choice(["p50", "p90", "p99", "mean"]), default="p50", show_default=True)
 @click.option("--arms", help="only these, separated by commas")
 def compare(first: str, second: str, threshold: float | None, percentile: str, arms: str | None) -> None:
     """Ratios B/A of every case that both have; above 1, B is slower."""
-    try:
-        one, two = results.read(first), results.read(second)
-    except results.NotResults as error:
-        raise click.ClickException(str(error)) from None
+    _need("jsonschema")
+    one, two = _read(first), _read(second)
     for unlike in comparing.differences(one, two):
         click.echo(f"not alike, so ratios mean less: {unlike}", err=True)
     found = comparing.ratios(one, two, percentile)
@@ -209,7 +251,12 @@ def compare(first: str, second: str, threshold: float | None, percentile: str, a
         case, late = each.case, threshold is not None and each.ratio > threshold
         slow += late
         table.add_row(
-            *(case["arm"], case["kind"], f"{case['workload']} ({case['temperature']})", case["case"]),
+            *(
+                escape(case["arm"]),
+                case["kind"],
+                escape(f"{case['workload']} ({case['temperature']})"),
+                escape(case["case"]),
+            ),
             *(str(case["threads"]), duration(each.first_ns), duration(each.second_ns)),
             f"[red]{each.ratio:.2f}[/red]" if late else f"{each.ratio:.2f}",
         )
@@ -256,8 +303,30 @@ def serve(
         until_interrupted(served.server, None, GRACE_S)
 
 
+def _need(*modules: str) -> None:
+    """Asked for before anything is read or drawn."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise click.ClickException(f"this needs {module}, of the extra `bench`: pip install 'obmm[bench]'")
+
+
+def _read(path: str) -> results.Document:
+    try:
+        return results.read(path)
+    except results.NotResults as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _preset(name: str, footprint: str | None) -> Preset:
-    return replace(PRESETS[name], footprint=parse_size(footprint)) if footprint else PRESETS[name]
+    if not footprint:
+        return PRESETS[name]
+    try:
+        nbytes = parse_size(footprint)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if not nbytes:
+        raise click.BadParameter(f"--footprint {footprint}: a table has bytes; fix: leave it out for the preset's")
+    return replace(PRESETS[name], footprint=nbytes)
 
 
 def _numbers(text: str) -> list[int]:
