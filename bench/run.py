@@ -182,7 +182,7 @@ class Run:
                     raise Unavailable(f"all of {series.failures} failed: {series.reason}")
             except (Unavailable, ObmmError, OSError) as reason:
                 if first:
-                    self._skipped.append({"arm": arm.name, "workload": workload.name, "reason": str(reason)})
+                    self._skipped.append({"arm": arm.name, "workload": workload.name, "reason": _said(reason)})
                 return
             self._busy_ns += series.busy_ns
             wall = time.monotonic() - began
@@ -219,6 +219,11 @@ class Run:
             "caveat": CONTROL_CAVEAT if control and arm.kind in MARKS else "",
             "wall_s": wall,
         }
+
+
+def _said(reason: Unavailable | OSError) -> str:
+    """Why, without the number that an operating system puts in front."""
+    return (reason.strerror if isinstance(reason, OSError) else "") or str(reason) or type(reason).__name__
 
 
 _FILL, _AGAIN = 0.2, 0.25

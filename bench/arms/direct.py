@@ -65,6 +65,8 @@ class DirectArm(Arm):
                     device.import_region(lease, cache=self._cache, pmd=self._pmd, label="bench")
                 )
                 mapping = stack.enter_context(region.map("rw"))
-            except (NoFarNode, ObmmError) as error:
-                raise Unavailable(str(error)) from error
+            except NoFarNode as reason:
+                raise Unavailable(str(reason)) from reason
+            except ObmmError as error:
+                raise Unavailable(error.strerror or str(error)) from error
             yield RegionMemory(mapping, engine, Control(device, self._cache, self._pmd, far))

@@ -81,7 +81,7 @@ class SdkArm(Arm):
                 units = stack.enter_context(table.regions("rw", device=device))
                 unit = table.units().unit
             except ObmmError as error:
-                raise Unavailable(str(error)) from error
+                raise Unavailable(error.strerror or str(error)) from error
             content.fill(nbytes, units.write, progress)
             facts = {
                 "library": str(session.library.path),
