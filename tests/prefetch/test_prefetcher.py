@@ -274,7 +274,7 @@ def test_a_prefetcher_that_cannot_work_is_refused(source: MemorySource, argument
 def test_a_batch_of_the_wrong_kind_leaves_no_slot_taken(source: MemorySource) -> None:
     ids = ids_for(np.random.default_rng(3), 4)
     with EngramPrefetcher(source, LAYERS, max_tokens=8) as prefetcher:
-        with pytest.raises(ObmmArgumentError, match="n_tokens=4.0"):
+        with pytest.raises(ObmmArgumentError, match=r"n_tokens=4\.0"):
             prefetcher.begin(ids, 4.0)  # type: ignore[arg-type]
         with pytest.raises(ObmmArgumentError, match="phase='dekode'"):
             prefetcher.begin(ids, 4, phase="dekode")  # type: ignore[arg-type]

@@ -395,7 +395,7 @@ def test_a_number_of_threads_that_is_none_is_refused(store: RowStore, threads: A
 
 @pytest.mark.parametrize("arguments", [{"threads": 0}, {"threads": -1}, {"threads": 10**6}, {"spin": float("nan")}])
 def test_an_engine_without_workers_is_refused(arguments: Any) -> None:
-    with pytest.raises(ObmmArgumentError, match="threads=|spin="):
+    with pytest.raises(ObmmArgumentError, match=r"threads=|spin="):
         GatherEngine(**arguments)
 
 
