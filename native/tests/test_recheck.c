@@ -357,3 +357,127 @@ TEST(forked_child_may_free_a_recheck_that_a_thread_of_its_parent_waits_for)
 	CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[0], -1), 0);
 	close_host(host);
 }
+
+/* ---- everything at once ---- */
+
+struct client {
+	struct host *host;
+	unsigned int seed;
+	unsigned int ended[3]; /* gathers that were good, that failed in a way they may, that were abandoned */
+	struct obmm_request requests[JOBS];
+	struct obmm_outcome outcomes[JOBS];
+	uint64_t tickets[JOBS];
+	uint8_t out[JOBS][ROWS * ROW];
+};
+
+static void collect_somehow(struct client *client, int i)
+{
+	struct obmm_engine *engine = client->host->engine;
+	struct obmm_outcome *outcome = &client->outcomes[i];
+	bool abandoned = !(rand_r(&client->seed) % 4);
+	int result;
+
+	if (abandoned)
+		CHECK_EQ(obmm_ticket_abandon(engine, client->tickets[i]), 0);
+	switch (rand_r(&client->seed) % 3) {
+	case 0:
+		result = obmm_ticket_collect(engine, client->tickets[i], 20 * SECOND);
+		break;
+	case 1:
+		while ((result = obmm_ticket_collect(engine, client->tickets[i], 0)) == -ETIMEDOUT)
+			sched_yield();
+		break;
+	default:
+		while ((result = obmm_ticket_release(engine, client->tickets[i])) == -EBUSY)
+			sched_yield();
+	}
+	CHECK_EQ(result, 0);
+	CHECK_EQ(outcome->ready, outcome->status ? 0 : 3);
+	if (!outcome->status)
+		CHECK(!memcmp(client->out[i], client->host->rows, sizeof(client->host->rows)));
+	else if (outcome->status != -EPERM && outcome->status != -ESTALE)
+		CHECK_EQ(outcome->status, -ECANCELED);
+	client->ended[!outcome->status ? 0 : outcome->status != -ECANCELED ? 1 : 2]++;
+}
+
+/* Until the engine is stopped. */
+static void *submit_and_collect(void *arg)
+{
+	struct client *client = arg;
+	struct host *host = client->host;
+	unsigned int n, first, bad;
+
+	for (int i = 0; i < JOBS; i++) {
+		client->requests[i] = host->requests[i];
+		client->requests[i].out = client->out[i];
+		if (i % 4 == 3)
+			client->requests[i].recheck = NULL;
+	}
+	for (;;) {
+		int result;
+
+		n = 1 + (unsigned int)rand_r(&client->seed) % JOBS;
+		result = obmm_engine_submit(host->engine, client->requests, n, 0, client->outcomes, client->tickets, &bad);
+		if (result) {
+			CHECK_EQ(result, -ESHUTDOWN);
+			return NULL;
+		}
+		first = (unsigned int)rand_r(&client->seed);
+		for (unsigned int i = 0; i < n; i++)
+			collect_somehow(client, (int)((i + first) % n));
+	}
+}
+
+static atomic_bool holders_end;
+
+static void *hold_and_resume(void *arg)
+{
+	struct host *host = arg;
+	unsigned int seed = 7;
+
+	while (!atomic_load(&holders_end)) {
+		obmm_recheck_hold(host->recheck);
+		sched_yield();
+		obmm_recheck_resume(host->recheck, rand_r(&seed) % 8 != 0);
+		sched_yield();
+	}
+	return NULL;
+}
+
+TEST(every_gather_ends_once_whatever_happens_around_it)
+{
+	enum { CLIENTS = 3, ROUNDS = 4 };
+	struct timespec a_while = { .tv_nsec = 100000000 };
+	struct client *clients = calloc(CLIENTS, sizeof(*clients));
+	unsigned int ended[3] = { 0 };
+
+	REQUIRE(clients);
+	for (int round = 0; round < ROUNDS; round++) {
+		struct host *host = open_host();
+		pthread_t threads[CLIENTS], holder;
+
+		for (size_t i = 0; i < sizeof(host->rows); i++)
+			host->rows[i] = (uint8_t)(i * 2654435761u >> 13);
+		atomic_store(&holders_end, false);
+		REQUIRE(!pthread_create(&holder, NULL, hold_and_resume, host));
+		for (int i = 0; i < CLIENTS; i++) {
+			clients[i].host = host;
+			clients[i].seed = (unsigned int)(round * CLIENTS + i + 1);
+			REQUIRE(!pthread_create(&threads[i], NULL, submit_and_collect, &clients[i]));
+		}
+		nanosleep(&a_while, NULL);
+		CHECK_EQ(obmm_engine_stop(host->engine, 20 * SECOND), 0);
+		for (int i = 0; i < CLIENTS; i++)
+			pthread_join(threads[i], NULL);
+		atomic_store(&holders_end, true);
+		pthread_join(holder, NULL);
+		CHECK_EQ(obmm_engine_in_use(host->engine), 0);
+		close_host(host);
+	}
+	for (int i = 0; i < CLIENTS; i++) {
+		for (int kind = 0; kind < 3; kind++)
+			ended[kind] += clients[i].ended[kind];
+	}
+	CHECK(ended[0] && ended[1] && ended[2]);
+	free(clients);
+}
