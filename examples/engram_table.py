@@ -15,9 +15,7 @@ TEXT = "Engram keeps n-grams in a table and looks them up by hash. The table is 
 ROW_BYTES, HEADS, ORDERS, LAYERS = 264, 8, 3, (1, 14)  # DeepSeek-V4.1 in FP8, with smaller tables
 
 parser = argparse.ArgumentParser()
-parser.add_argument(
-    "--size", default="256MiB", type=parse_size, help="of both tables together; a 2GiB run takes minutes"
-)
+parser.add_argument("--size", default="256MiB", type=parse_size, help="of both tables, default %(default)s")
 base = parser.parse_args().size // ROW_BYTES // (len(LAYERS) * ORDERS * HEADS) * 99 // 100
 tokenizer = load_model().tokenizer
 token_map = prefetch.build_token_map(tokenizer)

@@ -2,9 +2,13 @@
 """The small sentence-embedding model of the examples, from the files that its package ships; nothing is downloaded."""
 
 import logging
+import sys
 from pathlib import Path
 
-import wordllama
+try:
+    import wordllama
+except ImportError:
+    sys.exit("this example needs the extra `examples`: in the source tree `make dev`, or pip install '.[examples]'")
 
 logging.getLogger().setLevel(logging.WARNING)  # importing wordllama turns everybody's INFO on
 
