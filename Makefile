@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# setuptools warns of any editable installation: nothing that a reader of the output could mend
+PIP_INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install -q --disable-pip-version-check
 
 .PHONY: help
 help: ## this list
@@ -12,13 +14,13 @@ help: ## this list
 $(VENV)/.tools: pyproject.toml
 	@echo "== local virtual environment in $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade pip 'setuptools>=77' wheel 'cffi>=1.17'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[cli]'
+	@$(PIP_INSTALL) --upgrade pip 'setuptools>=77' wheel 'cffi>=1.17'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[cli]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.built
 	@echo "== what tests, lint and plots need (once)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[dev]'
 	@touch $@
 
 # the rooms that end up in obmm._native, libobmm_preload and libubsm_sdk_standin

@@ -63,7 +63,8 @@ def show(
     for each in document["unavailable"]:
         reasons.setdefault(each["reason"], []).append(each["arm"])
     for reason, arms in reasons.items():
-        shown = reason if full else reason.splitlines()[0]
+        first, *rest = reason.splitlines()
+        shown = reason if full or not rest else f"{first.rstrip(':')} (all of it: --full)"
         console.print(f"not run: {escape(', '.join(arms))}: {escape(shown)}", highlight=False)
     _decisions(document, console, budgets, full)
 

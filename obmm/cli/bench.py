@@ -98,7 +98,7 @@ def bench() -> None:
     """The reference benchmark: every path to a table, measured alike, every byte verified."""
 
 
-@bench.command()
+@bench.command(short_help="measure here, or against another node's table")
 @click.argument("address", required=False, metavar="[HOST:PORT]")
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="honest", show_default=True)
 @click.option("--arms", help="names, separated by commas (default: all)")
@@ -190,7 +190,7 @@ def _show(document: results.Document, as_json: bool, full: bool) -> None:
     show(document, console(), full=full)
 
 
-@bench.command()
+@bench.command(short_help="tables, Markdown and one HTML page with plots")
 @click.argument("files", nargs=-1, required=True, metavar="RESULTS...")
 @click.option("-o", "--output", type=click.Path(file_okay=False), default="bench-report", show_default=True)
 @click.option(
@@ -228,7 +228,7 @@ def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...], full
     click.echo(f"{folder / 'report.html'}\n{folder / 'report.md'}")
 
 
-@bench.command()
+@bench.command(short_help="ratios of two runs, case by case")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--threshold", type=_Finite(min=1.0), help="status 1 when B needs more than so many times A's time")
@@ -266,7 +266,7 @@ def compare(first: str, second: str, threshold: float | None, percentile: str, a
         sys.exit(1)
 
 
-@bench.command()
+@bench.command(short_help="hold the table for a run on another node")
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="honest", show_default=True)
 @click.option("--footprint", help="bytes of table, such as 2GiB (default: the preset's)")
 @click.option("--host", help="address to bind to (default: all; loopback with --plain)")
@@ -307,7 +307,7 @@ def _need(*modules: str) -> None:
     """Asked for before anything is read or drawn."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
-            raise click.ClickException(f"this needs {module}, of the extra `bench`: pip install 'obmm[bench]'")
+            raise click.ClickException(f"this needs {module}, of the extra `bench`: pip install {module}, or `make dev` in the source tree")
 
 
 def _read(path: str) -> results.Document:

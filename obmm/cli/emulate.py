@@ -129,7 +129,7 @@ def run(socket: str | None, node: str | None, program: tuple[str, ...]) -> None:
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @_as_json
 def inject(socket: str | None, node: str | None, fault: str | None, arguments: tuple[str, ...], as_json: bool) -> None:
-    """Make something go wrong. Without FAULT: list the faults. `reset` heals the node."""
+    """Make something go wrong. Without FAULT: list the faults. `reset` disarms them; what died stays dead."""
     if fault is None:
         faults = _ask(socket, "faults")
         if as_json:
@@ -153,7 +153,7 @@ def inject(socket: str | None, node: str | None, fault: str | None, arguments: t
         click.echo(f"{name}: {fault} {values or ''}".rstrip() + (f" -> {result}" if result is not None else ""))
 
 
-@emulate.command("program-window")
+@emulate.command("program-window", short_help="Program a node's decoder.")
 @_fabric
 @_node
 @click.option("--owner", help="node that exports")
@@ -202,7 +202,7 @@ def program_window(
     click.echo(json.dumps({"node": name, "pa": address, "cache": cache}) if as_json else f"{address:#x}")
 
 
-@emulate.command()
+@emulate.command(short_help="A node's sysfs, procfs and device files.")
 @_fabric
 @_node
 @_as_json

@@ -48,7 +48,7 @@ def protection(key: tuple[str, ...], tls: tuple[str, str, str] | None, plain: bo
                 f"no --key, --tls or --plain given, and there is no {default}",
                 f"(umask 077; mkdir -p {default.parent}; openssl rand -hex 32 > {default}) and copy that file to the "
                 "other nodes, or use --plain between processes of one host",
-                "design 7",
+                "docs/exchange.md",
             )
         key = (str(default),)
     how = {

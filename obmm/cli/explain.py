@@ -26,9 +26,11 @@ def explain(operation: str | None, errno: str | None, as_json: bool) -> None:
     if not pairs and wanted_operation and wanted_errno and causes(wanted_operation, wanted_errno):
         pairs = [(wanted_operation, wanted_errno)]
     if not pairs:
-        known = ", ".join(dict.fromkeys(op for op, _ in EXPLANATIONS))
+        answers = [name for op, name in EXPLANATIONS if op == wanted_operation]
+        known = "its answers" if answers else "operations"
+        listed = ", ".join(answers or dict.fromkeys(op for op, _ in EXPLANATIONS))
         raise click.ClickException(
-            f"nothing is known about {operation or 'any operation'} ending with {errno or 'any errno'}; operations: {known}"
+            f"nothing is known about {operation or 'any operation'} ending with {errno or 'any errno'}; {known}: {listed}"
         )
     if as_json:
         rows = [

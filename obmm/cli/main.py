@@ -10,7 +10,7 @@ import sys
 try:
     import click
 except ModuleNotFoundError:  # pragma: no cover - depends on how the package was installed
-    sys.exit("the obmm command needs the extra `cli`: pip install 'obmm[cli]'")
+    sys.exit("the obmm command needs the extra `cli`: pip install click rich")
 
 #: command -> (module, one line for the overview).  The module has a click command of the same name (dashes as underscores).
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -299,7 +299,11 @@ class Client:
                 return
             sock.close()
             why = os.strerror(result)
-        self._failed(PeerUnreachableError(f"{self.target}: {why}; does `obmm serve` run there, and is the port open?"))
+        self._failed(
+            PeerUnreachableError(
+                f"{self.target}: {why}; does `obmm serve` (or `obmm bench serve`) run there, and is the port open?"
+            )
+        )
 
     def _connected(self) -> None:
         assert self._sock is not None

@@ -19,7 +19,7 @@ class PrometheusCollector:
         try:
             from prometheus_client import core
         except ImportError as error:
-            raise ImportError("exposing metrics needs prometheus-client: pip install 'obmm[metrics]'") from error
+            raise ImportError("exposing metrics needs prometheus-client: pip install prometheus-client") from error
         self._core = core
         self._metrics = metrics
         constant = constant_labels or {}

@@ -53,7 +53,7 @@ def _normaliser() -> Any:
         from tokenizers import Regex, normalizers
     except ImportError as error:
         raise ImportError(
-            "building a token map needs the 'tokenizers' package (pip install 'obmm[tokenizer]'); "
+            "building a token map needs the 'tokenizers' package (pip install tokenizers); "
             "a re-implementation on unicodedata gives other ids"
         ) from error
     return normalizers.Sequence(

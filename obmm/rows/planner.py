@@ -76,7 +76,7 @@ class Plan:
         if self.measured:
             rates = ", ".join(f"{n} thread{'s' * (n > 1)} {ns:.1f}" for n, ns in self.by_threads)
             lines += [
-                f"  measured: dependent load {self.latency:.0f} ns; ns per row: as given {self.in_order:.1f}, "
+                f"  measured{_caveat(self.backend)}: dependent load {self.latency:.0f} ns; ns per row: as given {self.in_order:.1f}, "
                 f"without prefetch {self.without_prefetch:.1f}; large batch as given {self.batch_in_order:.1f}, in address "
                 f"order {self.batch_ordered:.1f}; by threads: {rates}"
             ]
@@ -103,6 +103,11 @@ class Plan:
         costs = f"ns per row: kept {self.kept:.1f}, not kept {self.not_kept:.1f}, without it {self.in_order:.1f}: "
         pays = self.paying_hits
         return size + costs + ("does not pay on this memory" if pays is None else f"pays from {pays:.0%} hits on")
+
+
+def _caveat(backend: str) -> str:
+    """What has to stand beside times of an emulated fabric's memory."""
+    return " (emulator: local memory, says nothing about hardware)" if "emulator:" in backend else ""
 
 
 def default_plan(bound: BoundTable) -> Plan:

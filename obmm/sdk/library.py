@@ -75,7 +75,7 @@ def load(path: str | os.PathLike[str] | None = None) -> Library:
     tried = "\n  - ".join(reasons)
     raise SdkLibraryError(
         errno.ENOENT,
-        f"no ubs-mem SDK could be loaded; tried:\n  - {tried}\n"
+        f"no ubs-mem SDK could be loaded; tried {', '.join(candidates)}:\n  - {tried}\n"
         f"The library is installed for group `ubsmd` (directory 0750, file 0550): {_membership()}. Fix: install the "
         f"package ubs_mem, add this user to group ubsmd, or name the file by {ENVIRONMENT}; without the SDK use "
         "obmm.open() directly",

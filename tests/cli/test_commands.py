@@ -62,6 +62,13 @@ def test_explain_of_something_unknown_lists_the_operations():
     assert "EXPORT, EXPORT_PID" in result.output
 
 
+def test_explain_of_an_errno_that_an_operation_never_gives_lists_its_answers():
+    result = CliRunner().invoke(main, ["explain", "IMPORT", "EDOM"])
+    assert result.exit_code != 0
+    assert "EINVAL, ENODEV" in result.output
+    assert "UNEXPORT" not in result.output
+
+
 def test_smoke_passes_on_the_emulator_and_says_so(fabric):
     done = obmm("smoke", "6MiB", device=fabric.device())
     assert done.returncode == 0, done.stdout
