@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a figure is measured over, and what it may therefore be called (design section 10)."""
+"""How much memory a figure is measured over, and what it may therefore be called (docs/benchmark.md)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ def whole(operation: str, name: str, value: Any, *, low: int | None = None, high
             errno.EINVAL,
             f"{name}={value:#x} is out of range" if value > 0xFFFF else f"{name}={value} is out of range",
             f"{low if low is not None else 'any'}..{high if high is None or high < 0xFFFF else hex(high)}",
-            "design 8",
         )
     return int(value)
 
@@ -57,7 +56,7 @@ def text(operation: str, name: str, value: Any) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise ObmmArgumentError.because(
-            operation, errno.EINVAL, f"{name}: {error}", "a text that UTF-8 can carry", "design 8"
+            operation, errno.EINVAL, f"{name}: {error}", "a text that UTF-8 can carry"
         ) from None
     return value
 
@@ -75,5 +74,5 @@ def wrong_type(operation: str, name: str, value: object, wanted: str) -> ObmmArg
     if len(shown) > 60:
         shown = shown[:57] + "..."
     return ObmmArgumentError.because(
-        operation, errno.EINVAL, f"{name}={shown} is of type {type(value).__name__}", wanted, "design 8"
+        operation, errno.EINVAL, f"{name}={shown} is of type {type(value).__name__}", wanted
     )

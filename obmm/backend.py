@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel answers: the driver's device node, or an emulated fabric (design section 4)."""
+"""Which kernel answers: the driver's device node, or an emulated fabric ()."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class Backend:
             "OPEN",
             errno.EINVAL,
             f"{given!r} names no device",
-            f"{abi.DEV_PATH!r}, 'emulator', 'emulator:<socket>[#<node>]' or 'broker:<socket>' (argument or OBMM_DEVICE)",
-            "design 4",
+            f"{abi.DEV_PATH!r}, 'emulator[#<node>]', 'emulator:<socket>[#<node>]' or 'broker:<socket>' (argument or OBMM_DEVICE)",
+            "docs/emulator.md",
         )
 
     @property
@@ -129,6 +129,6 @@ class Backend:
                 -result,
                 f"the fabric on {self.socket} has no node {self.node!r}",
                 "a node that `obmm emulate status` lists",
-                "design 4",
+                "docs/emulator.md",
             )
         raise ObmmError.refused("OPEN", -result, socket=self.socket, node=self.node)

@@ -354,7 +354,7 @@ class Device:
     def attach(
         self, mem_id: int, length: int | None = None, *, cache: Cache | None = None, pmd: bool = False
     ) -> AttachedRegion:
-        """Use a region of this host that another program made, such as a unit of an SDK allocation (design section 6).
+        """Use a region of this host that another program made, such as a unit of an SDK allocation (docs/windows.md).
 
         `length` in bytes is read from sysfs when root asks, and must be given otherwise.  `cache` is the mode in which
         the region can be mapped, where it is known; `pmd` must be what its other users map it in (rule M10).

@@ -309,7 +309,7 @@ def check_controllers(root: str) -> Iterator[Check]:
 
 
 def check_windows(backend: Backend, environ: dict[str, str]) -> Check:
-    """Where import addresses will come from (design section 6)."""
+    """Where import addresses will come from (docs/windows.md)."""
     name = "windows"
     path = environ.get("OBMM_WINDOWS")
     if path:

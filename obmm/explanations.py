@@ -75,23 +75,30 @@ EXPLANATIONS: dict[tuple[str, str], tuple[Cause, ...]] = {
             "a stale device node: no driver stands behind it",
             "load the module obmm and recreate the node",
         ),
+        _c(
+            "docs/emulator.md",
+            "on an emulated node: `node-death` was injected, and what has died stays dead",
+            "start another fabric: `obmm emulate down`, then `obmm emulate up`",
+        ),
     ),
     ("OPEN", "ECONNREFUSED"): (
-        _c("design 4", "no fabric answers on the emulator's socket", "start one with `obmm emulate up`"),
+        _c("docs/emulator.md", "no fabric answers on the emulator's socket", "start one with `obmm emulate up`"),
     ),
     # --- through a broker ----------------------------------------------------------------------------------------
     ("BROKER_OPEN", "EACCES"): (
         _c(
-            "design 3",
+            "docs/safety.md",
             "the broker's policy does not allow it",
             "ask its admin for a rule; its audit log has the refusal",
         ),
     ),
     ("BROKER_OPEN", "EAGAIN"): (
-        _c("design 3", "too many connections to the broker at once", "retry; it closes each after its one answer"),
+        _c(
+            "docs/safety.md", "too many connections to the broker at once", "retry; it closes each after its one answer"
+        ),
     ),
     ("BROKER_OPEN", "ENAMETOOLONG"): (
-        _c("design 3", "the socket's path has more than 107 bytes", "choose a shorter one"),
+        _c("docs/safety.md", "the socket's path has more than 107 bytes", "choose a shorter one"),
     ),
     # --- EXPORT --------------------------------------------------------------------------------------------------
     ("EXPORT", "E2BIG"): (
@@ -506,7 +513,7 @@ _EVERYWHERE: dict[str, tuple[Cause, ...]] = {
     "EFAULT": (_POINTER,),
     "EMFILE": (_c("vfs", "this process has no free descriptor", "raise RLIMIT_NOFILE or close regions"),),
     "EBADF": (_c("vfs", "the descriptor is closed or of another kind", "use an open device"),),
-    "ESHUTDOWN": (_c("design 4", "the emulator's server went away", "start the fabric again"),),
+    "ESHUTDOWN": (_c("docs/emulator.md", "the emulator's server went away", "start the fabric again"),),
 }
 
 OPERATIONS: tuple[str, ...] = tuple(dict.fromkeys(operation for operation, _ in EXPLANATIONS))

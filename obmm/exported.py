@@ -67,7 +67,7 @@ class ExportedRegion(Region):
         return ("cc", "nc")
 
     def handle(self, *, peer_eid: bytes = ANY_EID, cache: Cache | None = None, read_only: bool = False) -> Handle:
-        """The 80-byte handle of this region: a bearer key to its memory (design section 5).
+        """The 80-byte handle of this region: a bearer key to its memory (docs/exchange-protocol.md, section 7).
 
         `peer_eid` names the importer it is meant for (advice), `cache` the mode it must import in (None: its choice).
         """

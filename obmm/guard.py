@@ -2,7 +2,7 @@
 """The fault guard as Python sees it: ranges are registered once, and a handler that displaced ours is noticed.
 
 A fault inside a registered range and a guarded call is an error code from the native call; `fault_kind` and the
-range's id turn it into a `RemoteMemoryError` where the mapping is known (design section 8).
+range's id turn it into a `RemoteMemoryError` where the mapping is known (docs/safety.md).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The 80-byte handle: everything an importer must know (design section 5)."""
+"""The 80-byte handle: everything an importer must know (docs/exchange-protocol.md, section 7)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KNOWN_FLAGS = 0xF
 
 
 def _bad(problem: str, fix: str) -> ObmmArgumentError:
-    return ObmmArgumentError.because("HANDLE", errno.EINVAL, problem, fix, "design 5")
+    return ObmmArgumentError.because("HANDLE", errno.EINVAL, problem, fix, "docs/exchange-protocol.md, 7")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Handle:
             )
 
     def pack(self) -> bytes:
-        """The 80 bytes, little-endian, of design section 5."""
+        """The 80 bytes, little-endian, of docs/exchange-protocol.md, section 7."""
         return self._LAYOUT.pack(
             self.mem_id,
             self.length,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region's memory in this process: guarded access, rights, views (driver specification 9, design section 8)."""
+"""A region's memory in this process: guarded access, rights, views (driver specification 9, docs/safety.md)."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class Mapping:
             raise _no_buffer("out", out, "a writable", error) from None
         if type(out) is not bytearray and holds_objects(out):
             raise ObmmArgumentError.because(
-                "ACCESS", errno.EINVAL, "out is an array of Python objects", "bytes, or numbers", "design 8"
+                "ACCESS", errno.EINVAL, "out is an array of Python objects", "bytes, or numbers"
             )
         size = len(target)
         lease = self._lease
@@ -295,7 +295,7 @@ class Mapping:
                 errno.ERANGE,
                 f"id {bad[1]} at index {bad[0]}",
                 f"row numbers of 0..{table.rows - 1}",
-                "design 9",
+                "docs/rows.md",
             )
 
     # --- ownership ---------------------------------------------------------------------------------------------------
@@ -596,7 +596,6 @@ class Mapping:
                 errno.EINVAL,
                 f"[{offset}, {offset + size}) is outside the mapped payload [{self.start}, {self.stop})",
                 "offsets count from the payload, in bytes",
-                "design 8",
             )
         low = offset + self._offset
         if self._floor < needed and self._rights.weakest(low, low + size) < needed:
@@ -803,7 +802,6 @@ def _bad_scalar(dtype: object) -> ObmmArgumentError:
         errno.EINVAL,
         f"dtype={dtype!r} is no scalar of 1, 2, 4 or 8 bytes",
         "for example '<u8', '<f4' or 'u1'",
-        "design 8",
     )
 
 
@@ -833,7 +831,7 @@ def _plain_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
             errno.EINVAL,
             f"dtype {kind} holds Python objects or no bytes at all",
             "a plain data type",
-            "design 8",
+            "docs/safety.md",
         )
     return kind
 

@@ -103,4 +103,4 @@ def refuse_bad_rows(mapping: RowSource, row_bytes: int, row_stride: int, n_rows:
 
 
 def _bad(problem: str, fix: str) -> ObmmArgumentError:
-    return ObmmArgumentError.because("GATHER", errno.EINVAL, problem, fix, "design 8")
+    return ObmmArgumentError.because("GATHER", errno.EINVAL, problem, fix, "docs/rows.md")

@@ -100,7 +100,6 @@ class UserMemoryRegion(ExportedRegion):
                 errno.EINVAL,
                 f"[{offset}, {offset + size}) is outside the payload of {self._nbytes} bytes",
                 "offsets count from the payload, in bytes",
-                "design 8",
             )
         return offset + self._data_offset
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live views of a mapping, and the references that keep it alive under them (design section 8).
+"""The live views of a mapping, and the references that keep it alive under them (docs/safety.md).
 
 view -> buffer -> pointer -> mapping -> region -> device: each holds the next, nothing points back but weakly.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the physical address of an import comes from (design section 6, driver specification 14).
+"""Where the physical address of an import comes from (docs/windows.md, driver specification 14).
 
 The driver's IMPORT takes a *local* physical address inside a UB window that a management plane has programmed.
 A `WindowProvider` is whoever knows that address.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows from a table that the cluster's admin keeps (design section 6)."""
+"""Windows from a table that the cluster's admin keeps (docs/windows.md)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIONAL = {"tokenid", "uba"}
 
 
 def _bad(problem: str, fix: str) -> ObmmArgumentError:
-    return ObmmArgumentError.because("WINDOWS", errno.EINVAL, problem, fix, "design 6")
+    return ObmmArgumentError.because("WINDOWS", errno.EINVAL, problem, fix, "docs/windows.md")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class StaticWindows:
                 code,
                 f"the window table {str(path)[:200]!r} cannot be read: {error}",
                 "the path of a TOML table (argument `windows` or OBMM_WINDOWS)",
-                "design 6",
+                "docs/windows.md",
             ) from error
         if stat.S_IMODE(facts.st_mode) & 0o077 or facts.st_uid not in (0, os.geteuid()):
             raise ObmmArgumentError.because(
@@ -81,12 +81,12 @@ class StaticWindows:
                 errno.EACCES,
                 f"{self.path} has mode {stat.S_IMODE(facts.st_mode):04o} and owner {facts.st_uid}: it holds tokens",
                 f"chmod 0600 {self.path} and make it yours or root's",
-                "design 6",
+                "docs/windows.md",
             )
         try:
             document = tomllib.loads(self.path.read_text())
         except tomllib.TOMLDecodeError as error:
-            raise _bad(f"{self.path} is no TOML: {error}", "see the documentation of StaticWindows") from error
+            raise _bad(f"{self.path} is no TOML: {error}", "the form that docs/windows.md shows") from error
         unknown = set(document) - {"window"}
         if unknown:
             raise _bad(f"{self.path} has unknown keys {sorted(unknown)}", "only [[window]] tables")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fabric of nodes that answer like the driver, for machines without the hardware (design section 4).
+"""A fabric of nodes that answer like the driver, for machines without the hardware (docs/emulator.md).
 
 with obmm.emulator.start(nodes=2) as fabric:
     a, b = obmm.open(fabric.device("a")), obmm.open(fabric.device("b"))

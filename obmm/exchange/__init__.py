@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles over TCP: authenticated, leased, revocable (design section 7).
+"""Handles over TCP: authenticated, leased, revocable (docs/exchange.md).
 
 `serve` publishes regions, `connect` fetches them.  The wire is described byte by byte in docs/exchange-protocol.md.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest of one array: what the bytes of a region are (design section 7)."""
+"""The manifest of one array: what the bytes of a region are (docs/exchange.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ _DEPTH = 8
 
 def _bad(problem: str) -> ObmmArgumentError:
     return ObmmArgumentError.because(
-        "MANIFEST", errno.EINVAL, problem, "publish arrays with `obmm serve TABLE.npy` or ArrayManifest", "design 7"
+        "MANIFEST",
+        errno.EINVAL,
+        problem,
+        "publish arrays with `obmm serve TABLE.npy` or ArrayManifest",
+        "docs/exchange.md",
     )
 
 

@@ -24,7 +24,7 @@ KeySource: TypeAlias = "str | os.PathLike[str] | Key"
 
 
 def _refuse(path: object, problem: str, fix: str, number: int = errno.EINVAL) -> ObmmArgumentError:
-    return ObmmArgumentError.because("KEY", number, f"{path}: {problem}", fix, "design 7")
+    return ObmmArgumentError.because("KEY", number, f"{path}: {problem}", fix, "docs/exchange.md")
 
 
 class Key:

@@ -2,7 +2,7 @@
 """The server's book of leases: who may still be reading which export.
 
 The book answers one question that hardware makes expensive to get wrong: *may this region be unexported now?*  Only
-a release removes a lease.  Expiry does not: the fabric may live while TCP is cut (design section 7).
+a release removes a lease.  Expiry does not: the fabric may live while TCP is cut (docs/exchange.md).
 """
 
 from __future__ import annotations

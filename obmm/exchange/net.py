@@ -46,7 +46,7 @@ def check_one_mode(operation: str, key: object, tls: object, plain: bool) -> Non
             errno.EINVAL,
             f"{' and '.join(given) or 'none'} of key, tls and plain given; exactly one is needed",
             "pass key=PATH (`openssl rand -hex 32`, mode 0600), tls=TlsFiles(...), or plain=True on loopback",
-            "design 7",
+            "docs/exchange.md",
         )
 
 

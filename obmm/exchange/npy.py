@@ -19,7 +19,7 @@ CHUNK = 8 << 20
 
 
 def _bad(path: Path, problem: str, fix: str) -> ObmmArgumentError:
-    return ObmmArgumentError.because("NPY", errno.EINVAL, f"{path}: {problem}", fix, "design 7")
+    return ObmmArgumentError.because("NPY", errno.EINVAL, f"{path}: {problem}", fix, "docs/exchange.md")
 
 
 class NpyFile:

@@ -58,7 +58,7 @@ def serve(
     journal: str | os.PathLike[str] | None = None,
     limits: Limits | None = None,
 ) -> Server:
-    """Publish regions by name and hand out leases on them (design section 7).
+    """Publish regions by name and hand out leases on them (docs/exchange.md).
 
     ``regions`` maps a name to an exported region, or to (region, manifest); a manifest is a dict of at most 64 KiB of
     JSON.  More can be published later.
@@ -311,7 +311,7 @@ def _bind(host: str | None, port: int, *, loopback_only: bool) -> list[socket.so
                     errno.EINVAL,
                     f"plain mode on {address[0]}: anybody on that network could take the handles",
                     "use key=PATH or tls=..., or bind to 127.0.0.1",
-                    "design 7",
+                    "docs/exchange.md",
                 )
             bound = listeners[0].getsockname()[1] if listeners else port
             listeners.append(_listener(family, (str(address[0]), bound), False))

@@ -47,7 +47,7 @@ class TlsFiles:
                 errno.EINVAL,
                 f"certificate {os.fspath(self.certificate)}, authority {os.fspath(self.authority)}: {reason}",
                 "pass PEM files: a chain, its unencrypted private key (mode 0600), and the authority of the peers",
-                "design 7",
+                "docs/exchange.md",
             ) from None
         return context
 

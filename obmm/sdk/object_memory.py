@@ -175,7 +175,7 @@ class ObjectMemory:
                 errno.ERANGE,
                 f"id {outcome.bad_id} at index {outcome.bad_index}",
                 f"row numbers of 0..{table.rows - 1}",
-                "design 9",
+                "docs/rows.md",
             )
         if result == -errno.EFAULT:
             fault = outcome.fault

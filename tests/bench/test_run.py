@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run keeps the rules of design section 10."""
+"""A run keeps the rules of docs/benchmark.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions that another program made (design section 6)."""
+"""Regions that another program made (docs/windows.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening, arguments that never reach the driver, closing (design sections 4 and 8)."""
+"""Opening, arguments that never reach the driver, closing."""
 
 from __future__ import annotations
 

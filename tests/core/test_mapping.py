@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access, rights, views and publishing through a mapping (driver specification 9, design section 8)."""
+"""Access, rights, views and publishing through a mapping (driver specification 9, docs/safety.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lifetimes of regions: order, idempotence, holds, failures at every step (design section 8)."""
+"""Lifetimes of regions: order, idempotence, holds, failures at every step (docs/safety.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows by number straight from a mapping (design section 8)."""
+"""Rows by number straight from a mapping (docs/rows.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where import addresses come from (design section 6)."""
+"""Where import addresses come from (docs/windows.md)."""
 
 from __future__ import annotations
 

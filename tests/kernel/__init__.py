@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests on a real kernel: guests under QEMU with the simulator module ``native/kmod/obmm_sim``.
+"""Tests on a real kernel: guests under QEMU with the simulator module ``obmm_sim`` (``native/kmod``).
 
 ``make kernel-x86``, ``make kernel-arm64``
     One guest.  Runs, in this order, what lies in ``guest/``: ``kernel_rules`` (page tables, signals, the guard, fork, kill -9,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views as other libraries take them: DLPack through NumPy, torch when it is installed (design section 8)."""
+"""Views as other libraries take them: DLPack through NumPy, torch when it is installed (docs/safety.md)."""
 
 from __future__ import annotations
 

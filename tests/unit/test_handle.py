@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The 80-byte handle (design section 5)."""
+"""The 80-byte handle (docs/exchange-protocol.md)."""
 
 import dataclasses
 
