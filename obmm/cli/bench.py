@@ -307,7 +307,9 @@ def _need(*modules: str) -> None:
     """Asked for before anything is read or drawn."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
-            raise click.ClickException(f"this needs {module}, of the extra `bench`: pip install {module}, or `make dev` in the source tree")
+            raise click.ClickException(
+                f"this needs {module}, of the extra `bench`: pip install {module}, or `make dev` in the source tree"
+            )
 
 
 def _read(path: str) -> results.Document:
