@@ -29,6 +29,7 @@ from obmm.prefetch.staging_layout import (
     Fields,
     StagingLayout,
     StagingWords,
+    check_step,
     pack_fields,
     staged,
 )
@@ -116,6 +117,7 @@ class SharedStaging:
         retired, rows in other memory than `allocate`'s, or `depth` steps that are not retired.
         """
         self._check_alive()
+        check_step(step)
         place = self._layer(layer)
         layout, words = self._layout, self._words
         index = step % layout.ring
@@ -149,6 +151,7 @@ class SharedStaging:
     def retire(self, step: int) -> None:
         """Nothing of a step is valid any more: call it before `drain` or `cancel`, which free its slots."""
         self._check_alive()
+        check_step(step)
         index = step % self._layout.ring
         if any(shown[index] not in (-1, step) for shown in self._shown):
             raise refused(f"retire({step}), which is not published", "number steps from 0 without a gap", "7.4")

@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.arguments import seconds
 from obmm.errors import ClosedError, ObmmError
 from obmm.prefetch.failures import PeerFailedError
 from obmm.prefetch.plan import refused
@@ -28,9 +29,12 @@ from obmm.prefetch.staging_layout import (
     StagedLayer,
     StagingLayout,
     StagingWords,
+    check_step,
     unpack_fields,
 )
 from obmm.rows import GatherDeadlineError
+
+_LONGEST = 3600.0  # seconds in one system call
 
 
 class StagingFollower:
@@ -70,6 +74,7 @@ class StagingFollower:
         or when it retired the step before it was copied; `drain` then raises.
         """
         place = self._layer(layer)
+        check_step(step)
         flag, words = self._flags[place][step % self._layout.ring], self._words
         if words.load(flag + READY) != step + 1:
             error = self._await(place, step, timeout)
@@ -80,9 +85,14 @@ class StagingFollower:
 
     def poll(self, layer: int, step: int) -> bool:
         """Whether `wait` would find the rows, or know that they never come, at once."""
-        flag = self._flags[self._layer(layer)][step % self._layout.ring]
+        place = self._layer(layer)
+        check_step(step)
+        flag = self._flags[place][step % self._layout.ring]
         words = self._words
-        return words.load(flag + READY) == step + 1 or words.load(flag + RETIRED) > step or bool(words.load(CLOSED))
+        if words.load(flag + READY) == step + 1 or words.load(flag + RETIRED) > step or words.load(CLOSED):
+            return True
+        self._gone = self._gone or not self._reader_lives()
+        return self._gone
 
     def drain(self) -> None:
         """The step is over.  Raises the first error since the last call: publish none of the step's tokens.
@@ -148,7 +158,7 @@ class StagingFollower:
         """Until the flag is the step's; or why it never will be."""
         layer, words = self._layout.layers[place].layer_id, self._words
         flag, bell = self._flags[place][step % self._layout.ring], self._bells[place]
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + seconds("PREFETCH", "timeout", timeout)
         while True:
             count = words.count(bell)  # before the flag: a ring after the look at it is not slept through
             if words.load(flag + READY) == step + 1:
@@ -160,7 +170,7 @@ class StagingFollower:
             left = deadline - time.monotonic()
             if left <= 0:
                 return self._late(layer, step, timeout)
-            words.await_ring(bell, count, left)
+            words.await_ring(bell, count, min(left, _LONGEST))
 
     def _copy(self, place: int, step: int, flag: int) -> Rows | None:
         """The rows as they were while the flag was valid, or None."""

@@ -32,6 +32,7 @@ from obmm.prefetch.rows import RowsStatus
 MAGIC, VERSION = b"OBMMSTG1", 1
 NOWHERE = (1 << 64) - 1
 SLOT_ALIGNMENT = 2 << 20
+MOST_STEPS = 1 << 62
 STATUSES = tuple(RowsStatus)
 
 _HEAD = struct.Struct("<8s5I")
@@ -166,6 +167,12 @@ class StagingWords:
 
 
 READY, RETIRED, FIELDS, CLOSED = 0, 8, 16, _CLOSED_AT
+
+
+def check_step(step: int) -> None:
+    """ObmmArgumentError for a number that no flag can show: -1 would be what an empty one says."""
+    if not 0 <= step < MOST_STEPS:
+        raise refused(f"step {step}", "number steps from 0", "7.4")
 
 
 def pack_fields(head: Any, flag: int, fields: Fields) -> None:

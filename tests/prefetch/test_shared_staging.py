@@ -250,6 +250,39 @@ def test_a_killed_reader_is_a_failure_in_time(steps: int) -> None:
         assert "gone" in repr(follower)
 
 
+def test_polling_ends_when_the_reader_was_killed() -> None:
+    """`wait` would know that the rows never come: a loop around `poll` must end too."""
+    with other_process(read_in_step, 1_000_000) as (process, control), received(control) as follower:
+        until(lambda: follower.poll(1, 0))
+        assert not follower.poll(1, 1)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        until(lambda: follower.poll(1, 1))
+        assert follower.wait(1, 1, 3600).status is RowsStatus.FAILED
+
+
+@pytest.mark.parametrize("step", [-1, -(2**70), 2**64 - 1, float("nan")])
+def test_a_step_that_no_flag_can_show_is_refused(reader: Reader, follower: StagingFollower, step: Any) -> None:
+    rows = Rows(np.zeros((0, 4, 264), np.uint8), 0, RowsStatus.OK)
+    for call in (
+        lambda: follower.wait(1, step, 0),
+        lambda: follower.poll(1, step),
+        lambda: reader.staging.publish(1, step, rows),
+        lambda: reader.staging.retire(step),
+    ):
+        with pytest.raises(ObmmArgumentError, match="step"):
+            call()
+    reader.begin(0)
+    reader.publish(0)
+    assert follower.wait(1, 0, 20).status is RowsStatus.OK
+    reader.end(0)
+
+
+def test_rule_3_a_wait_that_never_ends_is_refused(follower: StagingFollower) -> None:
+    with pytest.raises(ObmmArgumentError, match="timeout"):
+        follower.wait(1, 0, float("nan"))
+
+
 def test_a_reader_killed_at_any_moment_leaves_no_wrong_byte_and_no_endless_wait() -> None:
     random = np.random.default_rng(6)
     for delay in random.uniform(0.0, 0.1, 6):
