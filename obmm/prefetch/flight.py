@@ -64,6 +64,8 @@ class Flight:
         """Whether its rows can be had without waiting."""
         if self.rows is not None or self.blind is not None or self.error is not None or not self.n_tokens:
             return True
+        if self.slot is None:  # and nothing to wait for
+            return True
         return self.ticket is not None and self.ticket.done()
 
     def request(self, slot: Slot) -> tuple[TableId, NDArray[np.int64], NDArray[np.uint8]]:

@@ -71,6 +71,12 @@ class Gatherer:
             if slot is flight.buffers.front_slot:
                 flight.promised = self._delivered(flight, slot, slot.front(flight.padded))
 
+    def catch_up(self, flight: Flight) -> None:
+        """Start the gather of a flight that has none: it came too late for a slot, or for `start`."""
+        if flight.ticket is None and flight.error is None:
+            self._metrics.sync_fallback.add("no slot" if flight.in_spare else "not started")
+            self.submit([flight])
+
     def account(self, flight: Flight) -> None:
         """Count a consumed flight, when nobody waits any more."""
         metrics, layer = self._metrics, flight.layer
@@ -135,9 +141,7 @@ class Gatherer:
         if flight.slot is None:
             self._metrics.errors.add("slots")
             return no_slot(flight.layer.table)
-        if flight.ticket is None and flight.error is None:
-            self._metrics.sync_fallback.add("no slot" if flight.in_spare else "not started")
-            self.submit([flight])
+        self.catch_up(flight)
         if flight.ticket is not None:
             flight.error = self._result(flight, flight.slot, flight.ticket)
         error, flight.error = flight.error, None

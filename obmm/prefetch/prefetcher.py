@@ -299,6 +299,8 @@ class EngramPrefetcher:
             return True
         flight = self._steps[0].flights[layer]
         if not flight.ready:
+            if self._steps[0].started:
+                self._gatherer.catch_up(flight)  # or a loop around poll would never end
             return False
         # Only rows that will be consumed as they are: what failed is replaced in its slot first.
         if (

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from played_device import PlayedDevice
 
 from obmm.errors import MappingBusyError, ObmmError
-from obmm.prefetch import CircuitBreaker, Deadlines, EngramPrefetcher, PrefetchLayer, RowsStatus
+from obmm.prefetch import (
+    CircuitBreaker,
+    Deadlines,
+    EngramPrefetcher,
+    GatherDeadlineError,
+    PrefetchLayer,
+    RowsStatus,
+)
 
 TABLE = MemoryTable(50, 8, neutral_zero=True)
 LAYERS = [PrefetchLayer(1, "t", 2), PrefetchLayer(14, "t", 3)]
@@ -267,3 +274,40 @@ def test_calls_in_any_order_give_no_wrong_byte(seeds: range, caplog: pytest.LogC
                 error.add_note(f"seed {seed}, call {place}")
                 raise
         walk.end()
+
+
+def test_polling_brings_a_layer_that_found_no_slot() -> None:
+    """Late gathers hold every slot but the spare one: polling starts the gather there, and ends when nothing is left."""
+    source = Fabric()
+    ids = np.arange(6).reshape(3, 1, 2)
+    with EngramPrefetcher(
+        source, LAYERS[:1], MAX_TOKENS, 1, breaker=CircuitBreaker(threshold=10**9), max_abandoned=10**9
+    ) as prefetcher:
+        prefetcher.begin(ids, 3)
+        prefetcher.start()
+        assert prefetcher.consume(1).status is RowsStatus.FAILED
+        with pytest.raises(GatherDeadlineError):
+            prefetcher.drain()
+        prefetcher.begin(ids, 3)
+        assert not prefetcher.poll(1)
+        assert len(source.under_way) == 1  # nothing before start
+        prefetcher.start()
+        assert not prefetcher.poll(1)
+        assert not prefetcher.poll(1)
+        source.under_way.pop().run("well")
+        assert len(source.under_way) == 1
+        assert prefetcher.poll(1)
+        rows = prefetcher.consume(1)
+        assert rows.status is RowsStatus.OK
+        assert np.array_equal(rows.buffer, TABLE.rows(ids[:, 0], 2))
+        prefetcher.drain()
+        assert prefetcher.metrics.sync_fallback.values == {("no slot",): 1}
+        for polled in (False, True):  # the spare one is lost, then there is none
+            prefetcher.begin(ids, 3)
+            prefetcher.start()
+            assert prefetcher.poll(1) is polled
+            assert prefetcher.consume(1).status is RowsStatus.FAILED
+            with pytest.raises(ObmmError):
+                prefetcher.drain()
+        while source.under_way:
+            source.under_way.pop().run("well")
