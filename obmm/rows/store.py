@@ -544,9 +544,11 @@ def _memory_of(source: Source, access: Access, cache: Cache | None) -> RowMemory
     if isinstance(source, Mapping):
         return MappedMemory([source], owned=False)
     if isinstance(source, Sequence):
-        if not source:
-            raise refused("no regions", "attach at least one", "5.2")
+        if not source or not all(isinstance(region, Region) for region in source):
+            raise refused(f"source={source!r:.60}", "at least one region, or a mapping", "5.2")
         return MappedMemory.side_by_side(source, access, cache)
+    if not hasattr(source, "version_address"):
+        raise refused(f"source={source!r:.60}", "a mapping, a list of regions, or another RowMemory", "13.2")
     return source
 
 

@@ -526,3 +526,10 @@ def test_more_gathers_than_an_engine_has_tickets_are_refused_by_their_number(
 def test_an_engine_of_what_is_no_number_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(ObmmArgumentError, match=next(iter(wrong))[:3]):
         GatherEngine(**wrong)
+
+
+@pytest.mark.parametrize("source", [None, 3, [], "region", ["region"], [None], b"memory", {}])
+def test_a_source_that_is_no_memory_is_refused_by_name(shelf: Shelf, engine: GatherEngine, source: Any) -> None:
+    manifest = publish(shelf.owner(TableSpec("t", 10, 64), engine=engine))
+    with pytest.raises(ObmmArgumentError, match="source="):
+        RowStore.attach(source, manifest, engine=engine)
