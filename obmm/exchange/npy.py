@@ -98,7 +98,10 @@ def npy_writer(path: str | os.PathLike[str], manifest: ArrayManifest, rows: int 
                 "fortran_order": False,
                 "shape": shape,
             }
-            np.lib.format.write_array_header_2_0(file, header)
+            try:
+                np.lib.format.write_array_header_1_0(file, header)  # as numpy.save: many readers know no other
+            except ValueError:  # a header of more than 64 KiB; nothing was written
+                np.lib.format.write_array_header_2_0(file, header)
             yield file
         os.replace(temporary, target)
     finally:

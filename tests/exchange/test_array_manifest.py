@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,17 @@ def test_an_object_file_is_refused_unread(tmp_path: Path) -> None:
     np.save(tmp_path / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(ObmmArgumentError, match="holds Python objects"):
         NpyFile(tmp_path / "o.npy")
+
+
+@pytest.mark.parametrize("fields", [2, 5000])
+def test_a_written_file_equals_what_numpy_saves(tmp_path: Path, fields: int) -> None:
+    array = np.ones(3, dtype=[(f"field{number}", "<f4") for number in range(fields)])
+    with warnings.catch_warnings():  # NumPy tells when it needs version 2.0
+        warnings.simplefilter("ignore", UserWarning)
+        np.save(tmp_path / "a.npy", array)
+    with npy_writer(tmp_path / "b.npy", ArrayManifest(array.dtype, array.shape)) as out:
+        out.write(array.tobytes())
+    assert (tmp_path / "b.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
 
 
 def test_what_is_no_npy_file_is_named(tmp_path: Path) -> None:
