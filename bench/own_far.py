@@ -48,7 +48,9 @@ class OwnFar:
 
     def _started(self, progress: Callable[[float], None]) -> int:
         command = [sys.executable, "-m", "obmm.bench.own_far", self._device, str(self._nbytes)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        # a session of its own: Ctrl-C is for this process, which ends the other one in order
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
         self._stack.callback(_end, process)
         assert process.stdout is not None
         said: dict[str, object] = {}
@@ -99,4 +101,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # nobody is there to be told anything
+        os._exit(1)

@@ -139,6 +139,13 @@ class Run:
         return rows
 
     def _measure(self, arm: Arm, part: _Part, rows: list[dict[str, Any]], *, first: bool) -> None:
+        try:
+            self._open_and_measure(arm, part, rows, first=first)
+        except (ObmmError, OSError) as reason:
+            # it could not be closed in order: what was measured and verified before stays true
+            self._skipped.append({"arm": arm.name, "workload": "close", "reason": _said(reason)})
+
+    def _open_and_measure(self, arm: Arm, part: _Part, rows: list[dict[str, Any]], *, first: bool) -> None:
         with ExitStack() as stack:
             opening = time.monotonic()
             try:
@@ -146,8 +153,11 @@ class Run:
                 memory = stack.enter_context(
                     arm.open(self._footprint.nbytes, lambda done: part.step("fill", _FILL * done))
                 )
-            except Unavailable as reason:
-                self._unavailable.append({"arm": arm.name, "title": arm.title, "reason": str(reason)})
+            except (Unavailable, ObmmError, OSError, MemoryError) as reason:
+                if first:
+                    self._unavailable.append({"arm": arm.name, "title": arm.title, "reason": _said(reason)})
+                else:
+                    self._skipped.append({"arm": arm.name, "workload": "open again", "reason": _said(reason)})
                 return
             finally:
                 self._open_s += time.monotonic() - opening
@@ -221,7 +231,7 @@ class Run:
         }
 
 
-def _said(reason: Unavailable | OSError) -> str:
+def _said(reason: Exception) -> str:
     """Why, without the number that an operating system puts in front."""
     return (reason.strerror if isinstance(reason, OSError) else "") or str(reason) or type(reason).__name__
 

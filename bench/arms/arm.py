@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import obmm
 from obmm.bench.compiled import ffi, library
+from obmm.bench.environment import memory_available
 from obmm.bench.far import Far
 from obmm.rows import GatherEngine, RowStore
 from obmm.rows.manifest import Manifest
@@ -30,6 +31,13 @@ Progress = Callable[[float], None]
 
 class Unavailable(Exception):
     """An arm cannot run here, or a workload not on this arm; the text says why."""
+
+
+def need_memory(nbytes: int) -> None:
+    """Unavailable when a table of `nbytes` in this node's memory would push it into swapping: another node's may be larger."""
+    available = memory_available()
+    if nbytes > available // 2:
+        raise Unavailable(f"the table has {nbytes} bytes, and of this node's memory only {available} are available")
 
 
 @dataclass(frozen=True, slots=True)

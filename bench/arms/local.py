@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from obmm.bench import content
-from obmm.bench.arms.arm import Arm, Kind, Memory, Progress, StoreMemory
+from obmm.bench.arms.arm import Arm, Kind, Memory, Progress, StoreMemory, need_memory
 from obmm.bench.shared_table import AlignedPages
 from obmm.rows import GatherEngine, LocalMemory
 from obmm.rows.pages import is_huge
@@ -40,6 +40,7 @@ class LocalArm(Arm):
 
     @contextmanager
     def open(self, nbytes: int, progress: Progress) -> Iterator[Memory]:
+        need_memory(nbytes)
         pages, engine = AlignedPages(nbytes), GatherEngine()
         try:
             array = pages.array

@@ -138,4 +138,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(BrokenPipeError):  # nobody is there to be told anything
+        main()
+    os._exit(1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.shared_memory import SharedMemory
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from obmm.bench import content
-from obmm.bench.arms.arm import Arm, Kind, Memory, Progress, Tables
+from obmm.bench.arms.arm import Arm, Kind, Memory, Progress, Tables, Unavailable, need_memory
 
 
 class TakeMemory(Memory):
@@ -49,6 +50,14 @@ class TakeMemory(Memory):
         self._array[offset : offset + len(data)] = data
 
 
+def _reserve(shared: SharedMemory, nbytes: int) -> None:
+    """Take the pages now: a store to one that /dev/shm has no room for is a SIGBUS."""
+    try:
+        os.posix_fallocate(shared._fd, 0, nbytes)  # type: ignore[attr-defined]
+    except OSError as error:
+        raise Unavailable(f"/dev/shm has no room for {nbytes} bytes: {error.strerror}; fix: enlarge it") from error
+
+
 class SharedMemoryArm(Arm):
     """One host only: nothing here reaches another node."""
 
@@ -57,9 +66,11 @@ class SharedMemoryArm(Arm):
 
     @contextmanager
     def open(self, nbytes: int, progress: Progress) -> Iterator[Memory]:
+        need_memory(nbytes)
         shared = SharedMemory(create=True, size=nbytes)
         assert shared.buf is not None
         try:
+            _reserve(shared, nbytes)
             array: NDArray[np.uint8] = np.frombuffer(shared.buf, np.uint8, nbytes)
             content.fill_array(array, progress)
             memory = TakeMemory(array)

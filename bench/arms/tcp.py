@@ -81,7 +81,8 @@ class TcpArm(Arm):
 def _row_server(stack: ExitStack, nbytes: int, progress: Progress) -> tuple[tuple[str, int], bytes]:
     """(address, secret) of a process that holds `nbytes`; `stack` ends it."""
     command = [sys.executable, "-m", "obmm.bench.arms.row_server", str(nbytes)]
-    process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    pipe = subprocess.PIPE
+    process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True))
     stack.callback(process.kill)
     assert process.stdin is not None
     assert process.stdout is not None

@@ -7,6 +7,7 @@ nothing about UB hardware, the engine or the cluster.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -76,9 +77,10 @@ class StandIn:
         if self._daemon:
             raise RuntimeError("the stand-in's daemon runs")
         command = [sys.executable, "-m", "obmm.sdk.standin_daemon", self.folder]
-        process = subprocess.Popen(
-            [*command, "--engine"] if self._engine else command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        if self._engine:
+            command.append("--engine")
+        # a session of its own: Ctrl-C is for this process, which ends the daemon in order
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self._daemon.append(process)
         assert process.stdout is not None
         if process.stdout.readline() != b"ready\n":
@@ -154,7 +156,9 @@ def _end_daemon(daemon: list[subprocess.Popen[bytes]]) -> None:
     while daemon:
         process = daemon.pop()
         if process.stdin is not None:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it was killed
+                process.stdin.write(b".")
+                process.stdin.close()
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import contextmanager
 
 import jsonschema
@@ -12,10 +14,15 @@ from click.testing import CliRunner
 
 from obmm.bench import content
 from obmm.bench import run as running
+from obmm.bench.arms.arm import Unavailable
 from obmm.bench.arms.local import LocalArm
+from obmm.bench.arms.shared import SharedMemoryArm
 from obmm.bench.footprint import Footprint
+from obmm.bench.presets import PRESETS
 from obmm.bench.timing import Series, Timer
+from obmm.bench.workloads.rows import OneRow
 from obmm.cli.bench import bench
+from obmm.errors import ObmmError
 
 MIB = 1 << 20
 
@@ -149,3 +156,62 @@ def test_measured_time_is_what_the_clock_ran_over_all_results(document):
     least = sum(r["mean"] * r["samples"] for r in whole if r["threads"] == 1) / 1e9
     assert document["harness"]["measured_s"] >= 0.9 * least
     assert document["harness"]["measured_s"] <= document["harness"]["wall_s"]
+
+
+class _Broken(LocalArm):
+    """An arm that fails outside its workloads."""
+
+    name = "broken"
+
+    def __init__(self, opening=None, closing=None):
+        self._opening, self._closing = opening, closing
+
+    @contextmanager
+    def open(self, nbytes, progress):
+        if self._opening:
+            raise self._opening
+        with super().open(nbytes, progress) as memory:
+            yield memory
+        raise self._closing
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many files"), MemoryError(), ObmmError(5, "lost")])
+def test_an_arm_that_cannot_be_opened_is_listed_and_the_others_are_measured(error):
+    run = running.Run(PRESETS["smoke"], Footprint(4 * MIB, 0), [_Broken(error), LocalArm()], [OneRow()])
+    document = run.document(_Unwatched())
+    assert [(each["arm"], bool(each["reason"])) for each in document["unavailable"]] == [("broken", True)]
+    assert {r["arm"] for r in document["results"]} == {"local"}
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "gone"), ObmmError(5, "the daemon is gone")])
+def test_an_arm_that_cannot_be_closed_keeps_what_was_measured(error, schema):
+    run = running.Run(PRESETS["smoke"], Footprint(4 * MIB, 0), [_Broken(closing=error)], [OneRow()])
+    document = run.document(_Unwatched())
+    assert document["results"]
+    assert [each["reason"] for each in document["skipped"]] == [error.strerror]
+    jsonschema.validate(document, schema)
+
+
+def test_a_table_that_this_node_has_no_memory_for_is_no_arm_here(monkeypatch):
+    """The far node's memory may be larger than this one's."""
+    monkeypatch.setattr("obmm.bench.arms.arm.memory_available", lambda: 7 * MIB)
+    run = running.Run(PRESETS["smoke"], Footprint(4 * MIB, 0), [LocalArm(), SharedMemoryArm()], [OneRow()])
+    document = run.document(_Unwatched())
+    assert {each["arm"] for each in document["unavailable"]} == {"local", "numpy-shm"}
+    assert not document["results"]
+
+
+def test_a_full_shared_memory_file_system_is_a_reason_not_a_signal(monkeypatch):
+    def full(fd, offset, length):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = set(os.listdir("/dev/shm"))
+    with pytest.raises(Unavailable, match="/dev/shm has no room"), SharedMemoryArm().open(4 * MIB, lambda _: None):
+        pass
+    assert not {each for each in set(os.listdir("/dev/shm")) - before if each.startswith("psm_")}
+
+
+class _Unwatched:
+    def step(self, text, share):
+        pass

@@ -226,3 +226,12 @@ def test_b7_failures_are_counted_and_never_dropped(document, terminal):
     assert "failed" in terminal
     with pytest.raises(SdkError):
         _cycles(200, fails=range(2, 200))
+
+
+def test_results_of_the_control_plane_alone_are_results(tmp_path):
+    """An allocate cycle has no bytes to compare."""
+    path = tmp_path / "x.json"
+    options = ["--preset", "smoke", "--stand-in", "--arms", "sdk-nc", "--workloads", "control-sdk", "-o", str(path)]
+    ran = CliRunner().invoke(bench, ["run", *options])
+    assert ran.exit_code == 0, ran.output
+    assert {r["workload"] for r in results.read(path)["results"]} == {"control-sdk"}
