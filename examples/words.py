@@ -8,7 +8,7 @@ from pathlib import Path
 try:
     import wordllama
 except ImportError:
-    sys.exit("this example needs the extra `examples`: in the source tree `make dev`, or pip install '.[examples]'")
+    sys.exit("this example needs the extra `examples`: in the source tree `make dev`, or pip install -e '.[examples]'")
 
 logging.getLogger().setLevel(logging.WARNING)  # importing wordllama turns everybody's INFO on
 
