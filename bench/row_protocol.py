@@ -12,6 +12,7 @@ import hmac
 import secrets
 import socket
 import struct
+import time
 
 from obmm.exchange.keys import Key
 
@@ -40,19 +41,22 @@ def proof(secret: bytes, nonce: bytes) -> bytes:
     return hmac.digest(secret, _LABEL + b"\0" + nonce, hashlib.sha256)
 
 
-def read_exactly(connection: socket.socket, buffer: memoryview) -> None:
-    """Fill `buffer`; ConnectionError at the end of the stream."""
+def read_exactly(connection: socket.socket, buffer: memoryview, until: float | None = None) -> None:
+    """Fill `buffer`; ConnectionError at the end of the stream, TimeoutError at `until` (monotonic) or the socket's time-out."""
     while buffer:
+        if until is not None:
+            # one deadline for all of it: bytes that come one by one must not prolong it
+            connection.settimeout(max(until - time.monotonic(), 0.001))
         got = connection.recv_into(buffer)
         if not got:
             raise ConnectionError("the other side closed the connection")
         buffer = buffer[got:]
 
 
-def received(connection: socket.socket, nbytes: int) -> bytes:
-    """The next `nbytes`; ConnectionError at the end of the stream."""
+def received(connection: socket.socket, nbytes: int, until: float | None = None) -> bytes:
+    """The next `nbytes`, as `read_exactly`."""
     data = bytearray(nbytes)
-    read_exactly(connection, memoryview(data))
+    read_exactly(connection, memoryview(data), until)
     return bytes(data)
 
 
@@ -61,7 +65,7 @@ def admit(connection: socket.socket, accepted: tuple[bytes, ...]) -> bool:
     connection.settimeout(HANDSHAKE_S)
     nonce = secrets.token_bytes(NONCE_BYTES)
     connection.sendall(nonce)
-    said = received(connection, PROOF_BYTES)
+    said = received(connection, PROOF_BYTES, time.monotonic() + HANDSHAKE_S)
     if not any(hmac.compare_digest(said, proof(each, nonce)) for each in accepted):
         return False
     connection.sendall(WELCOME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from obmm.bench.compiled import ffi, library
 from obmm.bench.far import Far
 from obmm.bench.footprint import GRANULE
 from obmm.bench.partners import FlagEcho, HandOver
-from obmm.bench.row_protocol import bound, new_secret
+from obmm.bench.row_protocol import SECRET_BYTES, bound, new_secret
 from obmm.exchange.keys import load_keys
 from obmm.exchange.net import split_address
 
@@ -124,8 +124,23 @@ def connected(stack: ExitStack, address: str, how: dict[str, Any]) -> Far:
         how = {**how, "key": key}
     peer = stack.enter_context(obmm.connect(address, **how))
     with peer.fetch(TABLE) as lease:
-        manifest = lease.manifest
+        manifest, length = lease.manifest, lease.handle.length
+    try:
+        nbytes, port, secret = _understood(manifest, length)
+    except (KeyError, TypeError, ValueError) as error:
+        raise obmm.ObmmArgumentError(
+            22, f"{address} serves no benchmark table ({error}); fix: run this `obmm bench serve` there"
+        ) from error
+    return Far(peer, nbytes, (split_address(address)[0], port), bound(secret, key))
+
+
+def _understood(manifest: Mapping[str, Any], length: int) -> tuple[int, int, bytes]:
+    """(bytes of table, port of the row server, secret) of a manifest, whoever wrote it.  KeyError, TypeError, ValueError."""
     if (manifest.get("format"), manifest.get("version")) != (FORMAT, VERSION):
-        raise obmm.ObmmArgumentError(22, f"{address} serves no benchmark table; fix: run this `obmm bench serve` there")
-    rows = (split_address(address)[0], int(manifest["rows_port"]))
-    return Far(peer, int(manifest["nbytes"]), rows, bound(bytes.fromhex(manifest["secret"]), key))
+        raise ValueError("another format or version")
+    nbytes, port, secret = int(manifest["nbytes"]), int(manifest["rows_port"]), bytes.fromhex(manifest["secret"])
+    if not GRANULE <= nbytes <= length or not 0 < port < 1 << 16 or len(secret) != SECRET_BYTES:
+        raise ValueError(
+            f"{nbytes} bytes in a region of {length}, rows at port {port}, a secret of {len(secret)} bytes"
+        )
+    return nbytes, port, secret

@@ -8,10 +8,12 @@ is filled and then its port on loopback, and answers until standard input ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
@@ -23,6 +25,7 @@ from obmm.bench.row_protocol import REQUEST, admit, read_exactly
 
 MOST = 1 << 30
 MOST_CLIENTS = 64
+_PASSING = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 Table = Callable[[], AbstractContextManager[NDArray[np.uint8]]]
 Partner = Callable[[socket.socket, int], None]
 """The far side of so many rounds of a ping-pong; sends `READY` when the first may begin, and `READY` after the last."""
@@ -45,7 +48,7 @@ class _Answers:
     def rows(self, row_bytes: int, tables: int, count: int, extent: int) -> bool:
         """Reads the ids and sends their rows; False for a request that does not fit the array."""
         size = tables * count * row_bytes
-        if not size or size > MOST or extent < row_bytes or extent * tables > len(self._array):
+        if not size or max(size, 8 * tables * count) > MOST or extent < row_bytes or extent * tables > len(self._array):
             return False
         ids = np.empty((tables, count), np.int64)
         read_exactly(self._connection, ids.data.cast("B"))
@@ -84,11 +87,24 @@ class RowServer:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
-                connection, _ = self._listener.accept()
+                connection = self._next()
+                if connection is None:
+                    continue
                 if not self._places.acquire(blocking=False):
                     connection.close()
                     continue
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _next(self) -> socket.socket | None:
+        """The next client, or None for one that is gone already, or for which there is no descriptor now."""
+        try:
+            return self._listener.accept()[0]
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+            if error.errno != errno.ECONNABORTED:
+                time.sleep(0.05)  # it is still in the queue: do not spin until a descriptor is free
+            return None
 
     def _serve(self, connection: socket.socket) -> None:
         try:

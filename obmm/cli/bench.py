@@ -231,7 +231,11 @@ def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...], full
 @bench.command(short_help="ratios of two runs, case by case")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@click.option("--threshold", type=_Finite(min=1.0), help="status 1 when B needs more than so many times A's time")
+@click.option(
+    "--threshold",
+    type=_Finite(min=1.0),
+    help="status 1 when B needs more than so many times A's time, or lacks a case of A",
+)
 @click.option("--percentile", type=click.Choice(["p50", "p90", "p99", "mean"]), default="p50", show_default=True)
 @click.option("--arms", help="only these, separated by commas")
 def compare(first: str, second: str, threshold: float | None, percentile: str, arms: str | None) -> None:
@@ -240,9 +244,10 @@ def compare(first: str, second: str, threshold: float | None, percentile: str, a
     one, two = _read(first), _read(second)
     for unlike in comparing.differences(one, two):
         click.echo(f"not alike, so ratios mean less: {unlike}", err=True)
-    found = comparing.ratios(one, two, percentile)
+    found, gone = comparing.ratios(one, two, percentile), comparing.missing(one, two, percentile)
     if arms:
         found = [each for each in found if each.case["arm"] in arms.split(",")]
+        gone = [each for each in gone if each["arm"] in arms.split(",")]
     if not found:
         raise click.ClickException("the two have no case in common")
     table = Table("arm", "kind", "workload", "case", "x", f"A {percentile}", f"B {percentile}", "B/A")
@@ -261,8 +266,14 @@ def compare(first: str, second: str, threshold: float | None, percentile: str, a
             f"[red]{each.ratio:.2f}[/red]" if late else f"{each.ratio:.2f}",
         )
     Console().print(table)
+    for arm, workload in dict.fromkeys((each["arm"], each["workload"]) for each in gone):
+        cases = [each["case"] for each in gone if (each["arm"], each["workload"]) == (arm, workload)]
+        click.echo(f"only in A: {arm}, {workload}: {', '.join(dict.fromkeys(cases))}", err=True)
     if slow:
         click.echo(f"{slow} of {len(found)} cases are slower than {threshold} times A", err=True)
+    if threshold is not None and gone:
+        click.echo(f"{len(gone)} cases of A are not in B: nothing says that they are not slower", err=True)
+    if slow or (threshold is not None and gone):
         sys.exit(1)
 
 

@@ -10,7 +10,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from obmm.bench import decision, plots
+from obmm.bench import compare, decision, plots
 from obmm.cli.bench import bench
 
 
@@ -121,3 +121,45 @@ def test_tcp_without_a_network_is_a_yardstick_not_a_path_to_another_node():
     (found,) = decision.verdicts(_measured(loopback=1), (784_000.0,))
     assert found.arm is None
     assert "TCP without a network would be hidden (1 us)" in found.why
+
+
+def _one_case(document, p50_a, p50_b):
+    case = next(r for r in document["results"] if r["workload"] == "row" and r["arm"] == "local")
+    first, second = (
+        {**document, "timer": {"c_overhead_ns": 20.0}, "results": [{**case, "p50": p50}]} for p50 in (p50_a, p50_b)
+    )
+    return compare.ratios(first, second, "p50")[0].ratio
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ratio"),
+    [(0.0, 0.0, 1.0), (0.0, 5.0, 1.0), (0.0, 2000.0, 100.0), (2000.0, 0.0, 0.01), (5.0, 0.0, 1.0), (10.0, 30.0, 3.0)],
+)
+def test_what_was_below_the_clock_and_is_not_any_more_is_slower_by_at_least_that(document, first, second, ratio):
+    assert _one_case(document, first, second) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("gone", ["an arm", "a percentile"])
+def test_compare_ends_with_status_1_when_a_case_is_gone(results_file, document, tmp_path, gone):
+    if gone == "an arm":
+        document["results"] = [r for r in document["results"] if r["arm"] != "obmm-cc"]
+    else:
+        for result in document["results"]:
+            if result["arm"] == "obmm-cc":
+                result["p99"] = None
+    other = _with_factor(document, tmp_path / "b.json", 1.0)
+    both = ["compare", str(results_file), other, "--percentile", "p99"]
+    ran = CliRunner().invoke(bench, [*both, "--threshold", "1.5"])
+    assert ran.exit_code == 1, ran.output
+    assert "only in A: obmm-cc, batch: 1 row, 32 rows" in ran.output
+    assert CliRunner().invoke(bench, both).exit_code == 0
+    assert CliRunner().invoke(bench, [*both, "--threshold", "1.5", "--arms", "local"]).exit_code == 0
+
+
+def test_a_decision_from_a_small_table_says_so():
+    measured = _measured(tcp=200)
+    (found,) = decision.verdicts(measured, (784_000.0,))
+    assert "less than 4 times" not in found.why
+    measured["results"][0]["temperature"] = "hot/limited"
+    (found,) = decision.verdicts(measured, (784_000.0,))
+    assert "measured over less than 4 times the last-level cache" in found.why

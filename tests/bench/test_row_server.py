@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import socket
 from contextlib import contextmanager
 
@@ -104,3 +106,39 @@ def test_the_secret_is_not_in_what_the_far_node_prints():
     secret = new_secret()
     assert secret.hex() not in repr(Far(None, 1, ("h", 1), secret))
     assert repr(secret) not in repr(Far(None, 1, ("h", 1), secret))
+
+
+def test_a_stranger_that_says_little_at_a_time_is_dropped_as_one_that_says_nothing(server, monkeypatch):
+    """Each byte of a proof must not start the five seconds anew: 64 such strangers would keep everybody out."""
+    monkeypatch.setattr(row_protocol, "HANDSHAKE_S", 0.2)
+    with socket.create_connection(("127.0.0.1", server.port), 10) as slow:
+        received(slow, NONCE_BYTES)
+        with pytest.raises(ConnectionError):
+            for _ in range(PROOF_BYTES - 1):
+                slow.sendall(b"x")
+                slow.settimeout(0.1)
+                with contextlib.suppress(TimeoutError):
+                    received(slow, 1)
+
+
+def test_rows_of_one_byte_do_not_ask_for_more_ids_than_bytes(server):
+    with connection(("127.0.0.1", server.port), server.secret) as client:
+        client.sendall(REQUEST.pack(b"rows", 1, 1, 1 << 29, NBYTES))
+        with pytest.raises(ConnectionError):
+            received(client, 1)
+
+
+def test_the_server_outlives_a_time_without_descriptors(server):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as client:
+        client.settimeout(10)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            client.connect(("127.0.0.1", server.port))
+            client.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                client.recv(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        client.settimeout(10)
+        assert len(received(client, NONCE_BYTES)) == NONCE_BYTES

@@ -186,3 +186,21 @@ def test_the_prototypes_preset_measures_what_the_prototype_did(tmp_path, monkeyp
     document = results.read(path)
     assert document["preset"]["footprint"] >= 12 * 10_000 * 341 * 4
     assert {(r["tables"], r["row_bytes"], r["samples"]) for r in document["results"]} == {(12, 341 * 4, 200)}
+
+
+RIGHT = {"format": twonodes.FORMAT, "version": twonodes.VERSION, "nbytes": 8 << 20, "rows_port": 7, "secret": "00" * 32}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("nbytes", each) for each in (0, -1, 1 << 60, "x", None, [])],
+        *[("rows_port", each) for each in (0, 70_000, "x", None)],
+        *[("secret", each) for each in ("", "zz", 5, None, "00")],
+        *[("version", each) for each in (None, 1, "2")],
+    ],
+)
+def test_a_manifest_that_was_not_written_by_serve_is_refused(field, value):
+    assert twonodes._understood(RIGHT, 8 << 20) == (8 << 20, 7, bytes(32))
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        twonodes._understood({**RIGHT, field: value}, 8 << 20)
