@@ -83,7 +83,7 @@ class NativeProcess:
         until = time.monotonic() + PATIENCE_S
         while not self._ended(1):
             # an exec renames the process after it has closed descriptors
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 if comm.read_text() == "sleep\n":
                     return
             if time.monotonic() > until:
