@@ -52,7 +52,7 @@ class PeerHealth:
     def why_not(self, abandoned: int) -> ObmmError | None:
         """The reason not to start a gather now, or None; moves the probe on.
 
-        `abandoned`: slots that late gathers still hold.
+        `abandoned`: slots that late gathers from this source still hold.
         """
         if not self._store.healthy():
             self._breaker.trip("its heartbeat or lease connection is lost")

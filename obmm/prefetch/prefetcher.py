@@ -159,6 +159,8 @@ class EngramPrefetcher:
                     "make another prefetcher",
                     "7.2",
                 )
+        for buffers in self._buffers.values():
+            buffers.forgive()
         self._adopt(store, breaker or CircuitBreaker())
 
     def _adopt(self, store: RowSource, breaker: CircuitBreaker) -> None:
@@ -430,7 +432,7 @@ class EngramPrefetcher:
 
     def _admit(self) -> tuple[int, ObmmError | None]:
         """The content version to gather from, or why there is none."""
-        blind = self._health.why_not(sum(buffers.abandoned for buffers in self._buffers.values()))
+        blind = self._health.why_not(sum(buffers.blamed for buffers in self._buffers.values()))
         if blind is not None:
             return 0, blind
         try:

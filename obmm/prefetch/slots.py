@@ -35,7 +35,7 @@ def anonymous_memory(nbytes: int) -> Any:
 class Slot:
     """Staging for one layer of one step: the ids, and the bytes that they gather."""
 
-    __slots__ = ("_front", "abandoned", "delivered", "event", "held", "ids", "pending", "rows")
+    __slots__ = ("_front", "abandoned", "blamed", "delivered", "event", "held", "ids", "pending", "rows")
 
     def __init__(self, max_tokens: int, columns: int, row_bytes: int, allocate: Allocate) -> None:
         nbytes = max_tokens * columns * row_bytes
@@ -48,6 +48,8 @@ class Slot:
         self.ids: NDArray[np.int64] = np.zeros((max_tokens, columns), np.int64)
         self.held = False
         self.abandoned = False
+        self.blamed = False
+        """Whether the store that the gather was lost in is the one that is asked now."""
         self.pending: Ticket | None = None
         self.event: Any = None
         self.delivered: Rows | None = None
@@ -114,6 +116,16 @@ class LayerBuffers:
     def abandoned(self) -> int:
         return sum(slot.abandoned for slot in self._late) if self._late else 0
 
+    @property
+    def blamed(self) -> int:
+        """Those of `abandoned` that speak against the store."""
+        return sum(slot.abandoned and slot.blamed for slot in self._late) if self._late else 0
+
+    def forgive(self) -> None:
+        """Another store is asked from now on."""
+        for slot in self._late:
+            slot.blamed = False
+
     def acquire(self, *, oldest: bool) -> Slot | None:
         """A free slot to gather into in the background; home is for the oldest step alone."""
         return self._hold(self._slots[:-1], oldest)
@@ -137,7 +149,7 @@ class LayerBuffers:
         ticket.abandon()
         slot.held = False
         slot.pending = ticket
-        slot.abandoned = abandoned
+        slot.abandoned = slot.blamed = abandoned
         self._late.append(slot)
 
     def reclaim(self) -> None:

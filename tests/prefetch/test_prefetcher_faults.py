@@ -623,3 +623,28 @@ def test_a_retry_that_cannot_be_submitted_is_the_failure(source: MemorySource, m
         assert prefetcher.consume(1).status is RowsStatus.FAILED
         with pytest.raises(OSError, match="no tickets"):
             prefetcher.drain()
+
+
+def test_rule_4_gathers_lost_in_an_earlier_store_are_not_held_against_the_next(source: MemorySource) -> None:
+    """They may never return: the peer that they hang in was left, and its slots with it."""
+    gate, other = threading.Event(), MemorySource({"t": TABLE})
+    source.before = lambda: gate.wait(20) and None
+    ids = random_ids()
+    with make(source, deadlines=Deadlines(decode=0.01, probe=10), max_abandoned=1) as prefetcher:
+        begin(prefetcher, ids)
+        assert prefetcher.consume(1).status is RowsStatus.FAILED
+        with pytest.raises(GatherDeadlineError):
+            prefetcher.drain()
+        with pytest.raises(PeerFailedError, match="abandoned"):
+            prefetcher.begin(ids, len(ids))
+        prefetcher.attach(other)
+        assert prefetcher.metrics.slots_abandoned.values[("1",)] == 1
+        prefetcher._deadlines = LONG
+        for _ in range(3):
+            begin(prefetcher, ids)
+            assert whole(prefetcher.consume(1), ids, 0)
+            assert whole(prefetcher.consume(14), ids, 1)
+            prefetcher.drain()
+        gate.set()
+        prefetcher.close(timeout=20)
+    other.close()
