@@ -187,6 +187,7 @@ class Gatherer:
             (ticket,) = self._replica.prepare_many([flight.request(flight.slot)], invalid=self._invalid).submit()
             if not ticket.wait(flight.limit):
                 flight.buffers.leave(flight.slot, ticket, abandoned=True)
+                flight.slot.blamed = False  # it says nothing about the peer
                 raise late(flight.layer.table, flight.limit)
             rows = ticket.result()
         except Exception as error:

@@ -648,3 +648,23 @@ def test_rule_4_gathers_lost_in_an_earlier_store_are_not_held_against_the_next(s
         gate.set()
         prefetcher.close(timeout=20)
     other.close()
+
+
+def test_a_late_replica_says_nothing_about_the_peer(source: MemorySource) -> None:
+    gate, slow = threading.Event(), MemorySource({"t": TABLE})
+    slow.before = lambda: gate.wait(20) and None
+    source.before = failing(1)
+    ids = random_ids()
+    with make(source, policy="local", replica=slow, max_abandoned=1) as prefetcher:
+        begin(prefetcher, ids)
+        until(lambda: prefetcher.poll(1))
+        prefetcher._steps[0].flights[1].limit = 0.01
+        assert prefetcher.consume(1).status is RowsStatus.FAILED
+        with pytest.raises(RemoteMemoryError):
+            prefetcher.drain()
+        begin(prefetcher, ids)
+        assert whole(prefetcher.consume(1), ids, 0)
+        prefetcher.drain()
+        gate.set()
+        prefetcher.close(timeout=20)
+    slow.close()
