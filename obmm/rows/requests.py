@@ -89,9 +89,12 @@ class Requests:
         dtype = ids.dtype
         # NumPy hands out one object per native type: looking first is cheaper than hashing
         width = 8 if dtype is _INT64 else _ID_BYTES.get(dtype)
-        if width is None or not ids.flags.c_contiguous:
+        flags = ids.flags
+        if width is None or not flags.c_contiguous or not flags.aligned:
             raise refused(
-                f"ids of dtype {ids.dtype}, shape {ids.shape}, strides {ids.strides}", "contiguous int32 or int64 ids"
+                f"ids of dtype {ids.dtype}, shape {ids.shape}, strides {ids.strides}"
+                f"{'' if flags.aligned else ', not aligned'}",
+                "contiguous int32 or int64 ids, at addresses that are multiples of their size",
             )
         count = ids.size
         held = ffi.from_buffer(ids)

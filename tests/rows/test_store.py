@@ -122,7 +122,16 @@ def test_an_output_that_does_not_fit_is_refused(store: RowStore, out: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "ids", [np.array([0.0]), np.array([0], np.int16), np.arange(6)[::2], np.array([1], ">i8"), np.array(["x"])]
+    "ids",
+    [
+        np.array([0.0]),
+        np.array([0], np.int16),
+        np.arange(6)[::2],
+        np.array([1], ">i8"),
+        np.array(["x"]),
+        np.frombuffer(bytes(17), np.int64, 2, 1),
+        np.frombuffer(bytes(10), np.int32, 2, 2),
+    ],
 )
 def test_ids_of_another_form_are_refused(store: RowStore, ids: Any) -> None:
     with pytest.raises(ObmmArgumentError, match="contiguous int32 or int64"):
