@@ -72,7 +72,8 @@ static void gather_together(struct obmm_engine *engine, const struct obmm_reques
 	engine_enqueue(engine, job);
 	engine_wake(engine);
 	pthread_mutex_unlock(&engine->mutex);
-	engine_run_chunks(engine, job, scratch);
+	while (engine_run_chunk(job, scratch))
+		;
 	pthread_mutex_lock(&engine->mutex);
 	engine_leave(engine, job);
 	engine_call_checker(engine);

@@ -39,8 +39,8 @@ struct engine_job {
 	uint64_t started_ns;
 	struct obmm_fault fault; /* by whoever set error */
 	/* under the engine's mutex: */
-	unsigned int active;	 /* threads inside engine_run_chunks() */
-	unsigned int joined;	 /* threads that ever were */
+	unsigned int active;	 /* threads inside engine_run_chunk() */
+	unsigned int joined;	 /* threads that ever were, but those that left for a check */
 	unsigned int most;	 /* of them allowed */
 	unsigned int waiters;	 /* threads that sleep until it is done */
 	uint64_t serial;	 /* upper part of the ticket; odd while in use */
@@ -102,8 +102,8 @@ unsigned int engine_useful_threads(const struct obmm_request *request, unsigned 
 
 /* ---- jobs.c ---- */
 
-/* Gather chunks of the job until none is left.  scratch may be NULL. */
-void engine_run_chunks(struct obmm_engine *engine, struct engine_job *job, struct obmm_scratch *scratch);
+/* Gather a chunk of the job; false when none is left.  scratch may be NULL. */
+bool engine_run_chunk(struct engine_job *job, struct obmm_scratch *scratch);
 
 /* All with the mutex held. */
 struct engine_job *engine_take_job(struct obmm_engine *engine, const struct obmm_request *request,

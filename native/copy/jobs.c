@@ -5,44 +5,31 @@
 
 /* ---- gathering ---- */
 
-/* Somebody waits for what was read before: a long gather must not keep the answer back. */
-static void check_if_wanted(struct obmm_engine *engine)
-{
-	if (!atomic_load_explicit(&engine->check_wanted, memory_order_relaxed))
-		return;
-	pthread_mutex_lock(&engine->mutex);
-	engine_check_read(engine);
-	pthread_mutex_unlock(&engine->mutex);
-}
-
-void engine_run_chunks(struct obmm_engine *engine, struct engine_job *job, struct obmm_scratch *scratch)
+bool engine_run_chunk(struct engine_job *job, struct obmm_scratch *scratch)
 {
 	const struct obmm_request *request = job->request;
+	struct obmm_outcome part = { .rows_read = 0 };
+	uint64_t from, to;
+	int result, none = 0;
+	uint64_t unknown = 0;
 
-	for (;;) {
-		struct obmm_outcome part = { .rows_read = 0 };
-		uint64_t from, to;
-		int result, none = 0;
-		uint64_t unknown = 0;
-
-		if (atomic_load_explicit(&job->abandoned, memory_order_relaxed) ||
-		    atomic_load_explicit(&job->error, memory_order_relaxed))
-			return;
-		from = atomic_fetch_add_explicit(&job->cursor, job->chunk, memory_order_relaxed);
-		if (from >= request->count)
-			return;
-		to = request->count - from < job->chunk ? request->count : from + job->chunk;
-		result = obmm_gather_range(request, from, to, scratch, &part);
-		atomic_fetch_add_explicit(&job->rows_read, part.rows_read, memory_order_relaxed);
-		atomic_fetch_add_explicit(&job->rows_zero, part.rows_zero, memory_order_relaxed);
-		atomic_fetch_add_explicit(&job->rows_hot, part.rows_hot, memory_order_relaxed);
-		if (!atomic_compare_exchange_strong(&job->version, &unknown, part.version + 1) &&
-		    unknown != part.version + 1 && !result)
-			result = -ESTALE;
-		if (result && atomic_compare_exchange_strong(&job->error, &none, result))
-			job->fault = part.fault;
-		check_if_wanted(engine);
-	}
+	if (atomic_load_explicit(&job->abandoned, memory_order_relaxed) ||
+	    atomic_load_explicit(&job->error, memory_order_relaxed))
+		return false;
+	from = atomic_fetch_add_explicit(&job->cursor, job->chunk, memory_order_relaxed);
+	if (from >= request->count)
+		return false;
+	to = request->count - from < job->chunk ? request->count : from + job->chunk;
+	result = obmm_gather_range(request, from, to, scratch, &part);
+	atomic_fetch_add_explicit(&job->rows_read, part.rows_read, memory_order_relaxed);
+	atomic_fetch_add_explicit(&job->rows_zero, part.rows_zero, memory_order_relaxed);
+	atomic_fetch_add_explicit(&job->rows_hot, part.rows_hot, memory_order_relaxed);
+	if (!atomic_compare_exchange_strong(&job->version, &unknown, part.version + 1) &&
+	    unknown != part.version + 1 && !result)
+		result = -ESTALE;
+	if (result && atomic_compare_exchange_strong(&job->error, &none, result))
+		job->fault = part.fault;
+	return true;
 }
 
 /* ---- the queue ---- */

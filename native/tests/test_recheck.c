@@ -481,3 +481,36 @@ TEST(every_gather_ends_once_whatever_happens_around_it)
 	CHECK(ended[0] && ended[1] && ended[2]);
 	free(clients);
 }
+
+TEST(gather_on_its_callers_thread_waits_for_nobody_elses_check)
+{
+	enum { HELD = 3 }; /* more than there are workers */
+	struct host *host = open_host();
+	struct obmm_recheck *rechecks[HELD];
+	struct obmm_header_place place = { 5, 0x200000, 0x400000, &host->version, &host->gate };
+	struct obmm_table table;
+	struct obmm_request request = long_request(&table);
+	struct obmm_outcome outcome;
+
+	request.count = 4096;
+	for (int i = 0; i < HELD; i++) {
+		rechecks[i] = obmm_recheck_create(&host->sys, &place);
+		REQUIRE(rechecks[i]);
+		host->requests[i].recheck = rechecks[i];
+	}
+	submit(host, HELD);
+	for (int i = 0; i < HELD; i++)
+		CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[i], 5000000), -ETIMEDOUT);
+	alarm(20); /* it hung here */
+	CHECK_EQ(obmm_engine_gather(host->engine, &request, 2, &outcome), request.count);
+	alarm(0);
+	for (int i = 0; i < HELD; i++)
+		obmm_recheck_resume(rechecks[i], 1);
+	for (int i = 0; i < HELD; i++) {
+		CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[i], -1), 0);
+		CHECK_EQ(host->outcomes[i].status, 0);
+		obmm_recheck_free(rechecks[i]);
+	}
+	close_host(host);
+	free((void *)request.ids);
+}
