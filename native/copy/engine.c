@@ -70,19 +70,9 @@ static bool is_check_due(const struct obmm_engine *engine)
 }
 
 /*
- * Somebody waits for what was read before: a long gather must not keep the answer back.  Workers only: a check may hang
- * in another peer's memory, and a caller has nothing to do with that.
+ * Mutex held, and given up meanwhile.  When somebody waits for what was read before, the worker leaves a long gather to
+ * check it: it comes back if the memory answers, and if not, nobody who gathers elsewhere waits for it.
  */
-static void check_if_wanted(struct obmm_engine *engine)
-{
-	if (!atomic_load_explicit(&engine->check_wanted, memory_order_relaxed))
-		return;
-	pthread_mutex_lock(&engine->mutex);
-	engine_check_read(engine);
-	pthread_mutex_unlock(&engine->mutex);
-}
-
-/* Mutex held, and given up meanwhile. */
 static void gather_some(struct engine_worker *worker, struct engine_job *job)
 {
 	struct obmm_engine *engine = worker->engine;
@@ -92,8 +82,9 @@ static void gather_some(struct engine_worker *worker, struct engine_job *job)
 	if (engine->sleeping && engine_next_job(engine))
 		engine_wake(engine);
 	pthread_mutex_unlock(&engine->mutex);
-	while (engine_run_chunk(job, worker->scratch))
-		check_if_wanted(engine);
+	while (engine_run_chunk(job, worker->scratch) &&
+	       !atomic_load_explicit(&engine->check_wanted, memory_order_relaxed))
+		;
 	pthread_mutex_lock(&engine->mutex);
 	engine_leave(engine, job);
 }

@@ -70,7 +70,7 @@ struct obmm_engine {
 	unsigned int running; /* worker threads that have not ended */
 	bool joined;
 	_Atomic bool stopping;
-	_Atomic bool check_wanted;	/* somebody waits for a job in JOB_READ */
+	_Atomic bool check_wanted;	/* somebody waits for a job in `unchecked` */
 	_Atomic uint64_t submissions;	/* what spinning workers watch */
 	_Atomic uint64_t guard_seen_ns; /* when the guard was last found in front */
 	uint64_t spin_ns;
@@ -112,7 +112,7 @@ void engine_give_job(struct obmm_engine *engine, struct engine_job *job);
 void engine_enqueue(struct obmm_engine *engine, struct engine_job *job);
 /* The first queued job that wants one more thread, or NULL. */
 struct engine_job *engine_next_job(struct obmm_engine *engine);
-/* The last thread to leave an exhausted job ends it. */
+/* The last thread to leave an exhausted job ends it; one that is not exhausted goes on with whoever comes. */
 void engine_leave(struct obmm_engine *engine, struct engine_job *job);
 /* A job that nobody runs ends at once, any other when its threads leave. */
 void engine_abandon(struct obmm_engine *engine, struct engine_job *job);

@@ -148,7 +148,12 @@ static void finish(struct engine_job *job)
 void engine_leave(struct obmm_engine *engine, struct engine_job *job)
 {
 	job->active--;
-	if (!is_exhausted(job) || job->active)
+	if (!is_exhausted(job)) {
+		job->joined--; /* it comes back, or another one comes */
+		engine_wake(engine);
+		return;
+	}
+	if (job->active)
 		return;
 	unqueue(engine, job);
 	engine->unread--;
@@ -194,6 +199,8 @@ static struct engine_job *take_companions(struct obmm_engine *engine)
 		job->next = taken;
 		taken = job;
 	}
+	if (!engine->unchecked)
+		atomic_store_explicit(&engine->check_wanted, false, memory_order_relaxed);
 	return taken;
 }
 
@@ -234,7 +241,6 @@ void engine_check_read(struct obmm_engine *engine)
 		pthread_mutex_lock(&engine->mutex);
 		finish_all(jobs, result, version, &fault);
 	}
-	atomic_store_explicit(&engine->check_wanted, false, memory_order_relaxed);
 }
 
 void engine_cancel_unchecked(struct obmm_engine *engine)
@@ -242,5 +248,6 @@ void engine_cancel_unchecked(struct obmm_engine *engine)
 	struct engine_job *jobs = engine->unchecked;
 
 	engine->unchecked = NULL;
+	atomic_store_explicit(&engine->check_wanted, false, memory_order_relaxed);
 	finish_all(jobs, -ECANCELED, 0, NULL);
 }

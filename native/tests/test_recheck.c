@@ -514,3 +514,66 @@ TEST(gather_on_its_callers_thread_waits_for_nobody_elses_check)
 	close_host(host);
 	free((void *)request.ids);
 }
+
+struct beside {
+	struct obmm_engine *engine;
+	struct obmm_request request;
+	struct obmm_outcome outcome;
+	atomic_bool done;
+};
+
+static void *gather_with_a_helper(void *arg)
+{
+	struct beside *beside = arg;
+
+	CHECK_EQ(obmm_engine_gather(beside->engine, &beside->request, 2, &beside->outcome), beside->request.count);
+	atomic_store(&beside->done, true);
+	return NULL;
+}
+
+TEST(worker_that_goes_to_check_is_not_waited_for_by_the_gather_that_it_helped)
+{
+	struct host *host = open_host();
+	struct obmm_recheck *other;
+	struct obmm_header_place place = { 5, 0x200000, 0x400000, &host->version, &host->gate };
+	struct obmm_table table, table_beside;
+	struct obmm_request request = long_request(&table);
+	struct beside beside = { .engine = host->engine, .request = long_request(&table_beside) };
+	struct timespec until_it_helps = { .tv_nsec = 5000000 };
+	struct obmm_outcome outcome;
+	uint64_t ticket;
+	unsigned int bad;
+	pthread_t thread;
+
+	other = obmm_recheck_create(&host->sys, &place);
+	REQUIRE(other);
+	host->requests[1].recheck = other;
+	obmm_recheck_hold(host->recheck);
+	/* one worker is busy, the other reads two gathers of which nobody wants to know yet, and then helps */
+	REQUIRE(!obmm_engine_submit(host->engine, &request, 1, 1, &outcome, &ticket, &bad));
+	submit(host, 2);
+	beside.request.count = 1 << 18;
+	REQUIRE(!pthread_create(&thread, NULL, gather_with_a_helper, &beside));
+	alarm(30); /* it hung here */
+	while (obmm_engine_in_use(host->engine) < 4)
+		sched_yield();
+	nanosleep(&until_it_helps, NULL); /* which nothing shows */
+	while (!atomic_load(&beside.done)) {
+		for (int i = 0; i < 2; i++)
+			CHECK_EQ(obmm_ticket_wait(host->engine, host->tickets[i], 1000000), -ETIMEDOUT);
+	}
+	alarm(0);
+	pthread_join(thread, NULL);
+	obmm_recheck_resume(host->recheck, 1);
+	obmm_recheck_resume(other, 1);
+	obmm_ticket_abandon(host->engine, ticket);
+	CHECK_EQ(obmm_ticket_collect(host->engine, ticket, -1), 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(obmm_ticket_collect(host->engine, host->tickets[i], -1), 0);
+		CHECK_EQ(host->outcomes[i].status, 0);
+	}
+	obmm_recheck_free(other);
+	close_host(host);
+	free((void *)request.ids);
+	free((void *)beside.request.ids);
+}
