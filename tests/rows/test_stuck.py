@@ -136,6 +136,7 @@ def test_an_interrupt_behind_the_submission_frees_nothing_that_is_written_to(
 
         def obmm_engine_submit(self, *arguments: Any) -> int:
             assert native.obmm_engine_submit(*arguments) == 0
+            pages.wait_for_a_load()
             raise KeyboardInterrupt
 
     native = ticket.lib
@@ -145,7 +146,6 @@ def test_an_interrupt_behind_the_submission_frees_nothing_that_is_written_to(
         patch.setattr(ticket, "lib", Interrupting())
         with pytest.raises(KeyboardInterrupt):
             store.submit("t", np.arange(10), out)
-    pages.wait_for_a_load()
     del out
     gc.collect()
     assert gone() is not None
