@@ -25,15 +25,11 @@ static int borrow(struct standin_request *request, const void *payload, void **o
 	struct standin_mapping *mapping;
 	struct standin_units *units;
 	uint64_t lease;
-	void *body;
 	int code;
 
-	code = standin_call(request, payload, &body, NULL);
-	if (code) {
-		free(body);
+	code = standin_call_units(request, payload, &units);
+	if (code)
 		return code;
-	}
-	units = body;
 	lease = units->lease;
 	mapping = calloc(1, sizeof(*mapping));
 	if (mapping) {
@@ -43,7 +39,7 @@ static int borrow(struct standin_request *request, const void *payload, void **o
 	} else {
 		code = UBSM_ERR_MALLOC_FAIL;
 	}
-	free(body);
+	free(units);
 	if (code) {
 		standin_free_mapping(mapping);
 		give_back(lease);

@@ -87,18 +87,14 @@ int ubsmem_shmem_map(void *addr, size_t length, int prot, int flags, const char 
 	struct standin_request request = { .op = STANDIN_MAP, .arg = { prot } };
 	struct standin_mapping *mapping;
 	struct standin_units *units;
-	void *body;
 	int code;
 
 	if (bad_map(addr, length, prot, flags, name, offset, out))
 		return UBSM_ERR_PARAM_INVALID;
 	strcpy(request.name, name);
-	code = standin_call(&request, NULL, &body, NULL);
-	if (code) {
-		free(body);
+	code = standin_call_units(&request, NULL, &units);
+	if (code)
 		return code;
-	}
-	units = body;
 	mapping = calloc(1, sizeof(*mapping));
 	if (!mapping) {
 		code = UBSM_ERR_MALLOC_FAIL;
@@ -109,7 +105,7 @@ int ubsmem_shmem_map(void *addr, size_t length, int prot, int flags, const char 
 		mapping->length = units->size;
 		code = standin_map_units(mapping, units, addr, prot, flags);
 	}
-	free(body);
+	free(units);
 	if (code) {
 		standin_free_mapping(mapping);
 		undo_map(name);
@@ -256,7 +252,7 @@ int ubsmem_shmem_list_lookup(const char *prefix, ubsmem_shmem_desc_t *array, uin
 		if (found > *count)
 			code = UBSM_ERR_PARAM_INVALID;
 		else if (found)
-			memcpy(array, body, size);
+			memcpy(array, body, found * sizeof(*array));
 		*count = found;
 	}
 	free(body);
@@ -277,7 +273,9 @@ int ubsmem_shmem_lookup(const char *name, ubsmem_shmem_info_t *info)
 		return UBSM_ERR_PARAM_INVALID;
 	strcpy(request.name, name);
 	code = standin_call(&request, NULL, &body, &size);
-	if (!code && size == sizeof(*info))
+	if (!code && size != sizeof(*info))
+		code = UBSM_ERR_NET;
+	if (!code)
 		memcpy(info, body, size);
 	free(body);
 	return code;

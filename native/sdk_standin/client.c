@@ -8,6 +8,8 @@
 
 #include "standin.h"
 
+#define UNIT_MAX (1UL << 40) /* no product of it and a count of units overflows */
+
 enum way { NONE, LINKED, DIRECT };
 
 static pthread_mutex_t lifetime = PTHREAD_MUTEX_INITIALIZER; /* connect and disconnect */
@@ -131,5 +133,29 @@ int standin_call(const struct standin_request *request, const void *payload, voi
 	else if (through == DIRECT && owner == getpid())
 		code = standin_direct_call(request, payload, body, size);
 	free(unwanted);
+	return code;
+}
+
+/* Whoever answers: nothing is read beyond the answer, nothing mapped beyond the object. */
+static int are_units(const struct standin_units *units, size_t size)
+{
+	return size >= sizeof(*units) && units->unit && units->unit <= UNIT_MAX && units->count &&
+	       units->count <= UBSM_MAX_UNITS && size == sizeof(*units) + units->count * sizeof(uint64_t) &&
+	       units->size / units->unit + !!(units->size % units->unit) == units->count;
+}
+
+int standin_call_units(const struct standin_request *request, const void *payload, struct standin_units **units)
+{
+	void *body;
+	size_t size;
+	int code = standin_call(request, payload, &body, &size);
+
+	if (!code && !are_units(body, size))
+		code = UBSM_ERR_NET;
+	if (code) {
+		free(body);
+		body = NULL;
+	}
+	*units = body;
 	return code;
 }

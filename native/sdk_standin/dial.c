@@ -59,7 +59,8 @@ int standin_dial(const struct standin_settings *settings, int back, struct stand
 		return fd;
 	memcpy(hello.name, settings->node, sizeof(hello.name));
 	if (!standin_send(fd, &hello, sizeof(hello)) && !standin_receive(fd, &answer, sizeof(answer)) && !answer.code &&
-	    answer.size == sizeof(*welcome) && !standin_receive(fd, welcome, sizeof(*welcome)))
+	    answer.size == sizeof(*welcome) && !standin_receive(fd, welcome, sizeof(*welcome)) &&
+	    memchr(welcome->socket, 0, sizeof(welcome->socket)) && memchr(welcome->node, 0, sizeof(welcome->node)))
 		return fd;
 	close(fd);
 	return -ECONNREFUSED;

@@ -109,8 +109,11 @@ static int exchange(void)
 	int again;
 
 	for (;;) {
-		if (poll(events, 2, -1) < 0 && errno != EINTR)
+		if (poll(events, 2, -1) < 0) {
+			if (errno == EINTR)
+				continue;
 			break;
+		}
 		if (events[1].revents && send_waiting())
 			break;
 		if (events[0].revents && receive_answer())

@@ -202,8 +202,11 @@ int ubsmem_standin_serve(const char *folder, int engine, int in, int out)
 	for (;;) {
 		int fd;
 
-		if (poll(events, 2, -1) < 0 && errno != EINTR)
+		if (poll(events, 2, -1) < 0) {
+			if (errno == EINTR)
+				continue;
 			break;
+		}
 		if (events[0].revents) /* whoever started it is gone, or wants it gone */
 			break;
 		if (!events[1].revents)
@@ -211,6 +214,8 @@ int ubsmem_standin_serve(const char *folder, int engine, int in, int out)
 		fd = accept4(events[1].fd, NULL, NULL, SOCK_CLOEXEC);
 		if (fd >= 0)
 			start_client(&daemon, fd);
+		else /* no descriptor is free: it is still in the queue, and asking all the time frees none */
+			poll(NULL, 0, CLEAN_MS);
 	}
 	unlink(path);
 	return 0;

@@ -22,6 +22,8 @@ void standin_disconnect(void);
  * without a connection, at its end, or after MXM_CHANNEL_TIMEOUT.
  */
 int standin_call(const struct standin_request *request, const void *payload, void **body, size_t *size);
+/* A round trip that is answered by units to map, for the caller to free.  UBSM_ERR_NET for what are none. */
+int standin_call_units(const struct standin_request *request, const void *payload, struct standin_units **units);
 
 /* The system calls of the node that this process is on; NULL before the first connection. */
 struct obmm_sys *standin_sys(void);

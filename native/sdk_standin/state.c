@@ -10,6 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 #define MAGIC 0x6e692d646e617473ULL /* "stand-in" */
 
 static int map_state(int fd, struct standin_state **out)
@@ -20,6 +24,14 @@ static int map_state(int fd, struct standin_state **out)
 		return -errno;
 	*out = at;
 	return 0;
+}
+
+int standin_room_for(void *start, size_t size)
+{
+	const uintptr_t page = sysconf(_SC_PAGESIZE), first = (uintptr_t)start & ~(page - 1);
+
+	/* an older kernel does not know it; then a full disk is a SIGBUS, as for everybody */
+	return madvise((void *)first, (uintptr_t)start + size - first, MADV_POPULATE_WRITE) && errno != EINVAL ? -1 : 0;
 }
 
 static int fill(struct standin_state *state, const char *fabric, const char *nodes, uint64_t unit)
@@ -62,13 +74,57 @@ int standin_state_create(const char *folder, const char *fabric, const char *nod
 		return -errno;
 	rc = ftruncate(fd, sizeof(*state)) ? -errno : map_state(fd, &state);
 	close(fd);
-	if (rc)
+	if (!rc && standin_room_for(state, offsetof(struct standin_state, records))) {
+		standin_state_close(state);
+		rc = -ENOSPC;
+	}
+	if (rc) {
+		unlink(path);
 		return rc;
+	}
 	rc = fill(state, fabric, nodes, unit);
 	standin_state_close(state);
 	if (rc)
 		unlink(path);
 	return rc;
+}
+
+#define ENDS(text) (memchr(text, 0, sizeof(text)) != NULL)
+
+static int sound_record(const struct standin_state *state, const struct standin_record *record)
+{
+	if (record->kind == STANDIN_FREE)
+		return 1;
+	for (uint32_t node = 0; node < STANDIN_NODES; node++)
+		if (record->on[node].imported > record->count)
+			return 0;
+	return record->count <= STANDIN_UNITS && record->provider < state->node_count && ENDS(record->name);
+}
+
+/*
+ * Numbers that are used as places, and texts that end: a file that something
+ * else wrote into must not lead anybody out of it.  Others may change it
+ * meanwhile, but within these bounds.
+ */
+static int sound(const struct standin_state *state)
+{
+	int good = state->unit && state->node_count && state->node_count <= STANDIN_NODES &&
+		   state->records_end <= STANDIN_RECORDS && state->fault_count <= STANDIN_FAULTS && ENDS(state->fabric);
+
+	for (uint32_t i = 0; good && i < state->node_count; i++)
+		good = ENDS(state->nodes[i]);
+	for (uint32_t i = 0; good && i < STANDIN_PROCESSES; i++)
+		good = !state->processes[i].used || state->processes[i].node < state->node_count;
+	for (uint32_t i = 0; good && i < STANDIN_REGIONS; i++) {
+		const struct standin_region *region = &state->regions[i];
+
+		good = !region->used || (region->node < state->node_count && region->count <= STANDIN_NODES && ENDS(region->name));
+		for (uint32_t host = 0; good && region->used && host < region->count; host++)
+			good = region->hosts[host] < state->node_count;
+	}
+	for (uint32_t i = 0; good && i < state->records_end; i++)
+		good = sound_record(state, &state->records[i]);
+	return good;
 }
 
 int standin_state_open(const char *folder, struct standin_state **out)
@@ -85,7 +141,7 @@ int standin_state_open(const char *folder, struct standin_state **out)
 	close(fd);
 	if (rc)
 		return rc;
-	if ((*out)->magic == MAGIC && (*out)->bytes == sizeof(**out))
+	if ((*out)->magic == MAGIC && (*out)->bytes == sizeof(**out) && sound(*out))
 		return 0;
 	standin_state_close(*out);
 	return -EPROTO;

@@ -134,6 +134,8 @@ int standin_state_create(const char *folder, const char *fabric, const char *nod
 /* 0 or a negative errno. */
 int standin_state_open(const char *folder, struct standin_state **out);
 void standin_state_close(struct standin_state *state);
+/* Take the disk's blocks of a part of it: a store where it has none is a SIGBUS.  -1 when the disk is full. */
+int standin_room_for(void *start, size_t size);
 
 /* This process's way to a node: made when it is first needed. */
 struct fabric_way {

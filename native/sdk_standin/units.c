@@ -38,26 +38,32 @@ int standin_attached(const struct standin_record *record)
 	return 0;
 }
 
-static struct standin_record *unused(struct standin_state *state)
+static int unused(struct standin_state *state, struct standin_record **out)
 {
-	for (uint32_t i = 0; i < STANDIN_RECORDS; i++) {
-		if (state->records[i].kind != STANDIN_FREE)
-			continue;
-		if (i >= state->records_end)
-			state->records_end = i + 1;
-		return &state->records[i];
+	for (uint32_t i = 0; i < state->records_end; i++) {
+		if (state->records[i].kind == STANDIN_FREE) {
+			*out = &state->records[i];
+			return UBSM_OK;
+		}
 	}
-	return NULL;
+	if (state->records_end == STANDIN_RECORDS)
+		return UBSM_ERR_UBSE;
+	*out = &state->records[state->records_end];
+	if (standin_room_for(*out, sizeof(**out)))
+		return UBSM_ERR_RECORD;
+	state->records_end++;
+	return UBSM_OK;
 }
 
 int standin_make(struct standin_cluster *cluster, uint64_t size, uint32_t flags, uint32_t provider,
 		 struct standin_record **out)
 {
 	const uint64_t count = size / cluster->state->unit + !!(size % cluster->state->unit);
-	struct standin_record *record = unused(cluster->state);
+	struct standin_record *record;
+	int code = count > STANDIN_UNITS ? UBSM_ERR_UBSE : unused(cluster->state, &record);
 
-	if (!record || count > STANDIN_UNITS)
-		return UBSM_ERR_UBSE;
+	if (code)
+		return code;
 	record->kind = STANDIN_MAKING;
 	record->count = 0;
 	record->number = 0;

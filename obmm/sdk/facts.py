@@ -7,13 +7,13 @@ import contextlib
 import ctypes.util
 import os
 import resource
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from obmm.errors import ObmmError
 from obmm.sdk.codes import Code
+from obmm.sdk.places import place
 
 if TYPE_CHECKING:
     from obmm.sdk.calls import Calls
@@ -42,15 +42,6 @@ def entrance(standin: bool) -> str:
     folder = os.environ.get("OBMM_SDK_STANDIN", "")
     name = "state" if os.environ.get("OBMM_SDK_STANDIN_MODE") == "in-process" else "daemon.sock"
     return folder and os.path.join(folder, name)
-
-
-def place(path: str | os.PathLike[str]) -> str:
-    """A path with its mode and owner, or why it cannot be looked at."""
-    try:
-        info = os.stat(path)
-    except OSError as error:
-        return f"{os.fspath(path)}: {error.strerror}"
-    return f"{os.fspath(path)} is {stat.filemode(info.st_mode)} of {info.st_uid}:{info.st_gid}"
 
 
 def open_regions(folder: str = "/proc/self/fd") -> list[str]:

@@ -8,10 +8,12 @@ import errno
 import grp
 import os
 import stat
+import subprocess
 from typing import Any, Final
 
 from obmm.sdk.abi import FUNCTIONS, MARKER, OPTIONAL, ffi
 from obmm.sdk.errors import SdkLibraryError
+from obmm.sdk.places import place
 
 ENVIRONMENT: Final = "OBMM_SDK_LIBRARY"
 INSTALLED: Final = "/usr/local/ubs_mem/lib/libubsm_sdk.so"
@@ -87,19 +89,30 @@ def _why(candidate: str, failure: str) -> str:
     if "/" not in candidate:
         found = ctypes.util.find_library(candidate.removeprefix("lib").removesuffix(".so"))
         return f"{failure}" + ("" if found is None else f" (the loader's cache has {found})")
-    place = "/"
+    step = "/"
     for part in os.path.abspath(candidate).strip("/").split("/"):
-        place = os.path.join(place, part)
+        step = os.path.join(step, part)
         try:
-            info = os.stat(place)
+            info = os.stat(step)
         except PermissionError:
-            return f"{place} may not be looked at ({failure})"
+            return f"{step} may not be looked at ({failure})"
         except OSError as missing:
-            return f"{place}: {missing.strerror} ({failure})"
+            return f"{step}: {missing.strerror} ({failure})"
         need = os.R_OK if not stat.S_ISDIR(info.st_mode) else os.X_OK
-        if not os.access(place, need):
-            return f"{place} is {stat.filemode(info.st_mode)} of {info.st_uid}:{info.st_gid}, closed to this process ({failure})"
-    return f"{failure}; if it names another file, that dependency is missing: the SDK needs hcom, boundscheck, numa, libstdc++, spdlog"
+        if not os.access(step, need):
+            return f"{step} is {stat.filemode(info.st_mode)} of {info.st_uid}:{info.st_gid}, closed to this process ({failure})"
+    folder = place(os.path.dirname(os.path.abspath(candidate)))
+    return f"{failure}; {folder}; ldd: {_needs(os.path.abspath(candidate))}; the SDK's own needs are hcom, boundscheck, numa, libstdc++, spdlog"
+
+
+def _needs(path: str) -> str:
+    """The libraries that a file needs and where the loader finds each, as `ldd` tells (13)."""
+    try:
+        told = subprocess.run(["ldd", path], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"not to be had ({error})"
+    lines = (line.split(" (0x")[0].strip() for line in (told.stdout or told.stderr).splitlines())
+    return ", ".join(filter(None, lines)) or "nothing that ldd knows"
 
 
 def _membership() -> str:

@@ -203,3 +203,33 @@ def test_names_and_hosts() -> None:
         arguments.check_hosts([RegionHost("a", True)])
     with pytest.raises(SdkArgumentError, match="affinity"):
         arguments.check_hosts([RegionHost("a"), RegionHost("b")])
+
+
+def test_13_a_library_without_its_dependency_names_it(tmp_path: Path) -> None:
+    """As `ldd` lists it, beside the folder's owner and mode."""
+    needed, library = tmp_path / "libneeded-by-sdk.so", tmp_path / "libubsm_sdk.so"
+    for path, more in ((needed, []), (library, [str(needed)])):
+        command = [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-Wl,--no-as-needed",
+            f"-Wl,-soname,{path.name}",
+            "-xc",
+            "/dev/null",
+            "-xnone",
+        ]
+        subprocess.run([*command, *more, "-o", str(path)], check=True)
+    needed.unlink()
+    with pytest.raises(SdkLibraryError) as refused:
+        load(library)
+    text = str(refused.value)
+    assert "libneeded-by-sdk.so => not found" in text
+    assert f"{tmp_path} is drwx" in text
+
+
+def test_13_a_file_that_is_no_library_is_said_to_be_none(tmp_path: Path) -> None:
+    path = tmp_path / "libubsm_sdk.so"
+    path.write_text("text")
+    with pytest.raises(SdkLibraryError, match="not a dynamic executable"):
+        load(path)

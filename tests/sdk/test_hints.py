@@ -13,7 +13,8 @@ import pytest
 
 from obmm import sdk
 from obmm.sdk import Calls, Flag, Location, Provider, RegionHost
-from obmm.sdk.facts import entrance, open_regions, place
+from obmm.sdk.facts import entrance, open_regions
+from obmm.sdk.places import place
 from obmm.sdk.session import Session
 from obmm.sdk.standin import StandIn
 from obmm.sdk.standin_op import Op
