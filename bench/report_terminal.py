@@ -13,7 +13,7 @@ from rich.table import Table
 
 from obmm.bench import decision
 from obmm.bench.headlines import counts
-from obmm.bench.results import Document, duration, figure, size
+from obmm.bench.results import AGAIN, CLOSE, Document, duration, figure, size
 
 STYLES = {"emulated": "yellow", "stand-in": "magenta"}
 
@@ -66,6 +66,10 @@ def show(
         first, *rest = reason.splitlines()
         shown = reason if full or not rest else f"{first.rstrip(':')} (all of it: --full)"
         console.print(f"not run: {escape(', '.join(arms))}: {escape(shown)}", highlight=False)
+    for each in document["skipped"]:
+        if each["workload"] in (AGAIN, CLOSE):
+            text = f"{each['arm']} ({each['workload']}): {each['reason'].splitlines()[0]}"
+            console.print(f"[red]lost during the run[/red]: {escape(text)}", highlight=False)
     _decisions(document, console, budgets, full)
 
 

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 FORMAT, VERSION = "obmm-bench", 2
 Document = dict[str, Any]
+AGAIN, CLOSE = "open again", "close"
+"""In `skipped`, in place of a workload: the arm was there, and then it was lost."""
 SCHEMA = Path(__file__).with_name("results.schema.json")
 
 

@@ -20,7 +20,7 @@ from obmm.bench.arms.tcp import TcpArm
 from obmm.bench.far import Far
 from obmm.bench.footprint import Footprint
 from obmm.bench.presets import Preset
-from obmm.bench.results import FORMAT, VERSION
+from obmm.bench.results import AGAIN, CLOSE, FORMAT, VERSION
 from obmm.bench.timing import Series, Timer
 from obmm.bench.workloads.control import AllocateCycle, ExportCycle, FetchToLoad
 from obmm.bench.workloads.loads import DependentLoads
@@ -90,6 +90,8 @@ class Run:
         self._skipped: list[dict[str, str]] = []
         self._opened: list[dict[str, Any]] = []
         self._unavailable: list[dict[str, str]] = []
+        self._lost: set[str] = set()
+        """Arms that could not be opened again: each attempt may take a time-out."""
         self._verified = 0
         self._busy_ns = 0.0
         self._open_s = 0.0
@@ -126,7 +128,7 @@ class Run:
 
     def _once(self, watcher: Watcher, number: int) -> list[dict[str, Any]]:
         """Everything the first time, then the headline cases of what was there."""
-        there = {arm["name"] for arm in self._opened}
+        there = {arm["name"] for arm in self._opened} - self._lost
         arms = [arm for arm in self._arms if not number or arm.name in there]
         rows: list[dict[str, Any]] = []
         weights = [1.0] + [_AGAIN] * (self._repeat - 1)
@@ -143,7 +145,8 @@ class Run:
             self._open_and_measure(arm, part, rows, first=first)
         except (ObmmError, OSError) as reason:
             # it could not be closed in order: what was measured and verified before stays true
-            self._skipped.append({"arm": arm.name, "workload": "close", "reason": _said(reason)})
+            self._lost.add(arm.name)
+            self._skipped.append({"arm": arm.name, "workload": CLOSE, "reason": _said(reason)})
 
     def _open_and_measure(self, arm: Arm, part: _Part, rows: list[dict[str, Any]], *, first: bool) -> None:
         with ExitStack() as stack:
@@ -157,7 +160,8 @@ class Run:
                 if first:
                     self._unavailable.append({"arm": arm.name, "title": arm.title, "reason": _said(reason)})
                 else:
-                    self._skipped.append({"arm": arm.name, "workload": "open again", "reason": _said(reason)})
+                    self._lost.add(arm.name)
+                    self._skipped.append({"arm": arm.name, "workload": AGAIN, "reason": _said(reason)})
                 return
             finally:
                 self._open_s += time.monotonic() - opening

@@ -17,6 +17,7 @@ from obmm.errors import ObmmError
 QUANTILES = np.linspace(0.0, 1.0, 101)
 NEEDED = {"p50": 1, "p90": 10, "p99": 100, "p99_9": 1000}
 MOST_FAILURES = 100
+MOST_FAILING_S = 15.0
 
 
 def percentiles(values: Sequence[float] | NDArray[np.number[Any]], *quantiles: float) -> tuple[float, ...]:
@@ -66,6 +67,8 @@ class Series:
         """How long the clock ran, of the time that passed."""
         self.failures = 0
         self.reason = ""
+        self._failing: float | None = None
+        """Since when nothing has worked: an operation may fail by a time-out of its own."""
         self.counts: Counts | None = None
         self.steps: dict[str, Series] = {}
 
@@ -78,10 +81,13 @@ class Series:
         return len(self._times)
 
     def failed(self, reason: ObmmError) -> None:
-        """Count an operation that failed; the hundredth is raised."""
+        """Count an operation that failed; the hundredth is raised, or the one after which nothing worked for 15 seconds."""
         self.failures += 1
         self.reason = self.reason or str(reason)
-        if self.failures >= MOST_FAILURES:
+        now = time.monotonic()
+        if self._failing is None:
+            self._failing = now
+        if self.failures >= MOST_FAILURES or now - self._failing > MOST_FAILING_S:
             raise reason
 
     def loop(
@@ -114,6 +120,7 @@ class Series:
 
     def add(self, ns: float) -> None:
         """One operation, timed from Python."""
+        self._failing = None
         self.busy_ns += ns
         self._times.append(max(ns - self._timer.python_ns, 0.0))
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from obmm.bench import content
 from obmm.bench import run as running
@@ -19,6 +21,7 @@ from obmm.bench.arms.local import LocalArm
 from obmm.bench.arms.shared import SharedMemoryArm
 from obmm.bench.footprint import Footprint
 from obmm.bench.presets import PRESETS
+from obmm.bench.report_terminal import show
 from obmm.bench.timing import Series, Timer
 from obmm.bench.workloads.rows import OneRow
 from obmm.cli.bench import bench
@@ -210,6 +213,48 @@ def test_a_full_shared_memory_file_system_is_a_reason_not_a_signal(monkeypatch):
     with pytest.raises(Unavailable, match="/dev/shm has no room"), SharedMemoryArm().open(4 * MIB, lambda _: None):
         pass
     assert not {each for each in set(os.listdir("/dev/shm")) - before if each.startswith("psm_")}
+
+
+class _OnceOnly(LocalArm):
+    """An arm that can be opened once."""
+
+    def __init__(self):
+        self.opened = 0
+
+    @contextmanager
+    def open(self, nbytes, progress):
+        self.opened += 1
+        if self.opened > 1:
+            raise Unavailable("the far node is gone")
+        with super().open(nbytes, progress) as memory:
+            yield memory
+
+
+def test_an_arm_that_is_lost_is_not_waited_for_in_every_repetition(schema):
+    arm = _OnceOnly()
+    document = running.Run(PRESETS["smoke"], Footprint(4 * MIB, 0), [arm], [OneRow()], 5).document(_Unwatched())
+    assert arm.opened == 2
+    assert [each["workload"] for each in document["skipped"]] == ["open again"]
+    out = io.StringIO()
+    show(document, Console(file=out, width=200))
+    assert "lost during the run: local (open again): the far node is gone" in out.getvalue()
+    assert document["results"]
+    jsonschema.validate(document, schema)
+
+
+def test_operations_that_fail_by_a_timeout_of_their_own_are_given_up_before_the_hundredth(monkeypatch):
+    series, now = Series(Timer(0.0, 0.0)), 1000.0
+    monkeypatch.setattr("obmm.bench.timing.time.monotonic", lambda: now)
+    series.failed(ObmmError(5, "lost"))
+    now += 10
+    series.add(1.0)
+    now += 10
+    series.failed(ObmmError(5, "lost"))
+    now += 10
+    series.failed(ObmmError(5, "lost"))
+    now += 10
+    with pytest.raises(ObmmError):
+        series.failed(ObmmError(5, "lost"))
 
 
 class _Unwatched:
