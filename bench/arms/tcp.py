@@ -41,14 +41,20 @@ class TcpMemory(Memory):
 
         def run() -> None:
             request[len(header) :] = numbers
-            self._connection.sendall(request.data)
-            read_exactly(self._connection, target)
+            self._ask(request.data, target)
 
         return run
 
     def read(self, offset: int, out: NDArray[np.uint8]) -> None:
-        self._connection.sendall(REQUEST.pack(b"read", 0, 0, offset, len(out)))
-        read_exactly(self._connection, out.data)
+        self._ask(REQUEST.pack(b"read", 0, 0, offset, len(out)), out.data)
+
+    def _ask(self, request: bytes | memoryview, answer: memoryview) -> None:
+        try:
+            self._connection.sendall(request)
+            read_exactly(self._connection, answer)
+        except BaseException:  # what is still to come of the answer would be taken for the next one
+            self._connection.close()
+            raise
 
 
 class TcpArm(Arm):

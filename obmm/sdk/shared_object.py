@@ -13,6 +13,7 @@ from obmm.closing import close_on_exit
 from obmm.device import Device
 from obmm.errors import ClosedError, MappingBusyError, ObmmError
 from obmm.region import Access
+from obmm.sdk import arguments
 from obmm.sdk.abi import GRANULE, Flag
 from obmm.sdk.codes import Code
 from obmm.sdk.errors import SdkArgumentError, SdkError
@@ -60,13 +61,20 @@ class SharedObject:
         of `region`, and only its nodes may.  `mode` are permission bits, without exception for root.  `wait`:
         seconds to go on trying while the name is busy.
         """
-        session.check_open()
-        if provider is None:
-            session.calls.allocate(name, size, region=region, mode=mode, flags=flags, wait=wait)
-        else:
-            given = Provider(provider) if isinstance(provider, str) else provider
-            session.calls.allocate_with_provider(name, size, given, mode=mode, flags=flags, wait=wait)
-        return cls(session, name, -(-size // GRANULE) * GRANULE, int(flags))
+        arguments.check_object("allocate" if provider is None else "allocate_with_provider", name, size, flags)
+        made = cls(
+            session, name, -(-size // GRANULE) * GRANULE, int(flags)
+        )  # first: a name that is open here is refused
+        try:
+            if provider is None:
+                session.calls.allocate(name, size, region=region, mode=mode, flags=flags, wait=wait)
+            else:
+                given = Provider(provider) if isinstance(provider, str) else provider
+                session.calls.allocate_with_provider(name, size, given, mode=mode, flags=flags, wait=wait)
+        except BaseException:
+            made._forget()
+            raise
+        return made
 
     @classmethod
     def open(cls, session: Session, name: str, *, flags: int | None = None) -> Self:
@@ -208,8 +216,7 @@ class SharedObject:
         if not self._open or self.session.closed:
             return
         self.unmap()
-        self._open = False
-        self.session.drop_object(self)
+        self._forget()
 
     def delete(self, *, wait: float = 0.0) -> None:
         """Unmap, and remove it from the cluster.  Its creator only; SdkError 6024 while others map it."""
@@ -230,6 +237,10 @@ class SharedObject:
         flags = "unknown" if self.flags is None else hex(self.flags)
         state = " closed" if self.closed else f" mapped {self._access!r}" if self.mapped else ""
         return f"<SharedObject {self.name!r} {self.size} bytes flags={flags}{state} of {self.session.library}>"
+
+    def _forget(self) -> None:
+        self._open = False
+        self.session.drop_object(self)
 
     def _check_open(self) -> None:
         self.session.check_open()
