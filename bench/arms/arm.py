@@ -153,6 +153,14 @@ class StoreMemory(Memory):
             self.plan = store.explain()
             prepared = store.prepare(0, ids[0], out[0])
             return lambda: prepared(threads)
+        if threads == 1:  # whoever waits for a step anyway does not hand it over
+            calls = [store.prepare(number, ids[number], out[number]) for number in range(tables.count)]
+
+            def one_by_one() -> None:
+                for call in calls:
+                    call(1)
+
+            return one_by_one
         step = store.prepare_many([(number, ids[number], out[number]) for number in range(tables.count)])
 
         def run() -> None:

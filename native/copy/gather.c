@@ -381,6 +381,9 @@ uint64_t obmm_gather_chunk(const struct obmm_request *request, unsigned int thre
 	/* Sorting wants large pieces, balance small ones. */
 	if (is_ordered(request))
 		return share < OBMM_TILE_ROWS ? share : OBMM_TILE_ROWS;
+	/* One thread has nobody to share with; what it was told meanwhile (abandoned, a check wanted) it sees in between. */
+	if (threads == 1)
+		return share < 1024 ? share : 1024;
 	share = (share / 8 + 63) & ~63ull;
 	return share < 64 ? 64 : share > 4096 ? 4096 : share;
 }
