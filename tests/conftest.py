@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# The background job of a shell has SIGINT ignored, and so would every process that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("obmm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("obmm")
