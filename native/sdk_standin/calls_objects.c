@@ -172,18 +172,23 @@ static int lock_call(enum standin_op op, const char *name)
 	return standin_call(&request, NULL, NULL, NULL);
 }
 
+static int find_lockable(const char *name, struct standin_mapping **mapping)
+{
+	if (standin_bad_name(name))
+		return UBSM_ERR_PARAM_INVALID;
+	*mapping = standin_table_object(name);
+	if (!*mapping)
+		return UBSM_ERR_NOT_FOUND;
+	return (*mapping)->flags == UBSM_FLAG_WITH_LOCK ? UBSM_OK : UBSM_ERR_LOCK_NOT_SUPPORTED;
+}
+
 static int take_lock(enum standin_op op, const char *name, int prot)
 {
 	struct standin_mapping *mapping;
-	int code;
+	int code = find_lockable(name, &mapping);
 
-	if (standin_bad_name(name))
-		return UBSM_ERR_PARAM_INVALID;
-	mapping = standin_table_object(name);
-	if (!mapping)
-		return UBSM_ERR_NOT_FOUND;
-	if (mapping->flags != UBSM_FLAG_WITH_LOCK)
-		return UBSM_ERR_LOCK_NOT_SUPPORTED;
+	if (code)
+		return code;
 	code = lock_call(op, name);
 	if (code)
 		return code;
@@ -214,15 +219,10 @@ int ubsmem_shmem_read_lock(const char *name)
 int ubsmem_shmem_unlock(const char *name)
 {
 	struct standin_mapping *mapping;
-	int code;
+	int code = find_lockable(name, &mapping);
 
-	if (standin_bad_name(name))
-		return UBSM_ERR_PARAM_INVALID;
-	mapping = standin_table_object(name);
-	if (!mapping)
-		return UBSM_ERR_NOT_FOUND;
-	if (mapping->flags != UBSM_FLAG_WITH_LOCK)
-		return UBSM_ERR_LOCK_NOT_SUPPORTED;
+	if (code)
+		return code;
 	if (!mapping->locked)
 		return UBSM_ERR_NOT_FOUND;
 	code = standin_own_units(mapping, mapping->base, mapping->length, PROT_NONE);

@@ -80,9 +80,11 @@ class GatherEngine:
         self.reap()
         return len(self._abandoned)
 
-    def keep(self, ticket: int, memory: Any) -> None:
-        """Hold `memory` until the gather of `ticket`, which nobody waits for, has come back."""
-        self._abandoned.append((ticket, memory))
+    def let_go(self, ticket: int, memory: Any) -> None:
+        """Give a ticket back that nobody holds; `memory` lives on while its gather runs."""
+        if lib.obmm_ticket_release(self.pointer, ticket) == -errno.EBUSY:
+            lib.obmm_ticket_abandon(self.pointer, ticket)
+            self._abandoned.append((ticket, memory))
 
     def reap(self) -> None:
         """Give back the tickets of abandoned gathers that have ended."""

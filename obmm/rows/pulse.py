@@ -98,6 +98,6 @@ class Pulse:
 
     def __del__(self) -> None:
         ticket = getattr(self, "_ticket", 0)
-        if ticket and lib.obmm_ticket_release(self._engine.pointer, ticket) == -errno.EBUSY:
-            lib.obmm_ticket_abandon(self._engine.pointer, ticket)
-            self._engine.keep(ticket, (self._table, self._gates, self._request, self._ids, self._word, self._outcome))
+        if ticket:
+            read = (self._memory, self._table, self._gates, self._request, self._ids, self._word, self._outcome)
+            self._engine.let_go(ticket, read)

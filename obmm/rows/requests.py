@@ -40,7 +40,7 @@ _ID_BYTES = {np.dtype(np.int32): 4, _INT64: 8}
 class Requests:
     """Gathers ``(table, ids, out)`` with everything that must live while they run."""
 
-    __slots__ = ("_bound", "_failed", "_kept", "_stats", "array", "count", "each", "outcomes", "words")
+    __slots__ = ("_bound", "_failed", "_kept", "_stats", "_words", "array", "count", "each", "outcomes")
 
     def __init__(
         self,
@@ -72,7 +72,14 @@ class Requests:
             if recheck:
                 self.array[i].recheck = bound.memory.recheck
         self.each = [self.outcomes[i] for i in range(self.count)]
-        self.words = memoryview(ffi.buffer(self.outcomes)).cast("B").cast("Q")
+        self._words: memoryview | None = None
+
+    @property
+    def words(self) -> memoryview:
+        """The outcomes as words, for tickets: a gather on the caller's thread needs no view of them."""
+        if self._words is None:
+            self._words = memoryview(ffi.buffer(self.outcomes)).cast("B").cast("Q")
+        return self._words
 
     @staticmethod
     def ready_at(index: int) -> int:

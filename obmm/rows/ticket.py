@@ -102,7 +102,7 @@ class Ticket:
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):
-            _let_go(self._engine, self._number, self._requests)
+            self._engine.let_go(self._number, self._requests)
 
     def __repr__(self) -> str:
         table = self._requests.spec(self._index).table_id
@@ -125,7 +125,7 @@ def submit(engine: GatherEngine, requests: Requests, threads: int) -> list[Ticke
     except BaseException:
         # an interrupt between the call and the tickets: native threads use the requests, and nobody holds them
         for number in tickets:
-            _let_go(engine, number, requests)
+            engine.let_go(number, requests)
         raise
     if result == -errno.ERANGE:
         raise requests.failure(bad[0])
@@ -141,10 +141,3 @@ def submit(engine: GatherEngine, requests: Requests, threads: int) -> list[Ticke
         "fix: wait for tickets, or drop them",
         operation="GATHER",
     )
-
-
-def _let_go(engine: GatherEngine, number: int, requests: Requests) -> None:
-    """Give a ticket back that nobody holds; `requests` live on while its gather runs."""
-    if lib.obmm_ticket_release(engine.pointer, number) == -errno.EBUSY:
-        lib.obmm_ticket_abandon(engine.pointer, number)
-        engine.keep(number, requests)

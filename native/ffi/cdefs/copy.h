@@ -156,7 +156,6 @@ struct obmm_call {
 int64_t obmm_engine_call(const struct obmm_call *call);
 int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *requests, unsigned int n,
 		       unsigned int threads, struct obmm_outcome *outcomes, uint64_t *tickets, unsigned int *bad);
-int obmm_ticket_wait(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns);
 int obmm_ticket_collect(struct obmm_engine *engine, uint64_t ticket, int64_t timeout_ns);
 int obmm_ticket_abandon(struct obmm_engine *engine, uint64_t ticket);
 int obmm_ticket_release(struct obmm_engine *engine, uint64_t ticket);
