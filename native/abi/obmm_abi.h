@@ -8,6 +8,8 @@
 #ifndef OBMM_ABI_H
 #define OBMM_ABI_H
 
+#include "lp64.h"
+
 #ifdef __KERNEL__
 #include <linux/ioctl.h>
 #include <linux/types.h>

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * obmm_abi.h against the driver specification, number by number (sections
- * 3-5 and 18).  No code: this file either compiles or does not.
+ * 3-5 and 18).  No code: this file either compiles, as C and
+ * as C++, or does not.
  */
+#include <assert.h>
+#include <stdalign.h>
 #include <stddef.h>
 
 #include "obmm_abi.h"
 
 #define SIZE(type, bytes, alignment)                                          \
-	_Static_assert(sizeof(struct type) == (bytes), #type ": size");       \
-	_Static_assert(_Alignof(struct type) == (alignment), #type ": alignment")
+	static_assert(sizeof(struct type) == (bytes), #type ": size");       \
+	static_assert(alignof(struct type) == (alignment), #type ": alignment")
 
 #define FIELD(type, field, offset, bytes)                                                       \
-	_Static_assert(offsetof(struct type, field) == (offset), #type "." #field ": offset"); \
-	_Static_assert(sizeof(((struct type *)0)->field) == (bytes), #type "." #field ": size")
+	static_assert(offsetof(struct type, field) == (offset), #type "." #field ": offset"); \
+	static_assert(sizeof(((struct type *)0)->field) == (bytes), #type "." #field ": size")
 
-#define VALUE(name, value) _Static_assert((name) == (value), #name)
-
-_Static_assert(sizeof(void *) == 8 && sizeof(long) == 8, "LP64");
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian");
+#define VALUE(name, value) static_assert((name) == (value), #name)
 
 /* 3 */
 VALUE(OBMM_MAX_LOCAL_NUMA_NODES, 16);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A system-call table whose open() asks a broker (obmm/broker.py): a process
+ * A system-call table whose open() asks a broker (obmm/broker/broker.py): a process
  * with privilege that opens nodes by a policy and passes the descriptors.
  * Everything else goes to the table of the kernel behind it.
  *
@@ -10,10 +10,16 @@
 #ifndef OBMM_BROKER_H
 #define OBMM_BROKER_H
 
+#include "../abi/lp64.h"
+
 #include <assert.h>
 #include <stdint.h>
 
 #include "../core/sys.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define OBMM_BROKER_MAGIC 0x4b424f42u /* "BOBK" */
 #define OBMM_BROKER_VERSION 1
@@ -50,5 +56,9 @@ int obmm_sys_broker(const char *socket_path, struct obmm_sys *base, struct obmm_
 
 /* The table behind it. */
 struct obmm_sys *obmm_sys_broker_base(struct obmm_sys *sys);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -45,7 +45,7 @@ static int dial(const struct sockaddr_un *address)
 	return fd;
 }
 
-/* Keep the first descriptor in *passed, close whatever else a message brought: nobody else would. */
+/* Keep the first descriptor in *passed, and close all others that a message brought. */
 static void take_descriptors(struct msghdr *message, int *passed)
 {
 	for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head; head = CMSG_NXTHDR(message, head)) {
@@ -204,6 +204,7 @@ int obmm_sys_broker(const char *socket_path, struct obmm_sys *base, struct obmm_
 	strcpy(b->address.sun_path, socket_path);
 	snprintf(b->name, sizeof(b->name), "broker:%s (%s)", socket_path, base->name);
 	b->sys = (struct obmm_sys){
+		.size = sizeof(b->sys),
 		.open = broker_open,
 		.ioctl = broker_ioctl,
 		.mmap = broker_mmap,

@@ -18,7 +18,9 @@ static int result(int value)
 
 int obmm_rw_open(struct obmm_sys *sys)
 {
-	return result(sys->open(sys, OBMM_DEV_PATH, O_RDWR | O_CLOEXEC));
+	int rc = obmm_sys_check(sys);
+
+	return rc ? rc : result(sys->open(sys, OBMM_DEV_PATH, O_RDWR | O_CLOEXEC));
 }
 
 int obmm_rw_close(struct obmm_sys *sys, int fd)
@@ -99,7 +101,10 @@ int obmm_rw_query_id(struct obmm_sys *sys, int fd, uint64_t pa, uint64_t *mem_id
 int obmm_rw_shmdev_open(struct obmm_sys *sys, uint64_t mem_id, int flags)
 {
 	char path[sizeof(OBMM_SHMDEV_PREFIX) + 20];
+	int rc = obmm_sys_check(sys);
 
+	if (rc)
+		return rc;
 	snprintf(path, sizeof(path), OBMM_SHMDEV_PREFIX "%" PRIu64, mem_id);
 	return result(sys->open(sys, path, flags | O_CLOEXEC));
 }

@@ -10,12 +10,18 @@
 #ifndef OBMM_RW_H
 #define OBMM_RW_H
 
+#include "../abi/lp64.h"
+
 #include <stdint.h>
 
 #include "../abi/obmm_abi.h"
 #include "sys.h"
 
-/* /dev/obmm, O_RDWR | O_CLOEXEC.  Returns the descriptor. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* /dev/obmm, O_RDWR | O_CLOEXEC.  Returns the descriptor, or -ENOSYS for a table without a size (sys.h), as obmm_rw_shmdev_open(). */
 int obmm_rw_open(struct obmm_sys *sys);
 int obmm_rw_close(struct obmm_sys *sys, int fd);
 
@@ -55,5 +61,9 @@ int obmm_rw_seal(struct obmm_sys *sys, void *addr, uint64_t length);
 /* SHMDEV_UPDATE_RANGE over [start, end) user addresses (spec 9.6). */
 int obmm_rw_set_ownership(struct obmm_sys *sys, int fd, uint64_t start, uint64_t end, uint8_t mem_state,
 			  uint8_t cache_ops);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -46,6 +46,7 @@ static void kernel_destroy(struct obmm_sys *sys)
 struct obmm_sys *obmm_sys_kernel(void)
 {
 	static struct obmm_sys kernel = {
+		.size = sizeof(kernel),
 		.open = kernel_open,
 		.ioctl = kernel_ioctl,
 		.mmap = kernel_mmap,

@@ -71,7 +71,7 @@ ALWAYS_INLINE int64_t compress(const struct obmm_engram *plan, int64_t token)
 	return plan->map ? plan->map[token] : token;
 }
 
-/* window[0] is the newest id. A dead id leaves nothing but pads: whoever looks back past it sees none. */
+/* window[0] is the newest id. A dead id leaves nothing but pads: a look past it finds no ids. */
 ALWAYS_INLINE void engram_push(int64_t *window, uint32_t order, int64_t id, int64_t pad)
 {
 	if (id < 0) {

@@ -10,7 +10,13 @@
 #ifndef OBMM_NGRAM_H
 #define OBMM_NGRAM_H
 
+#include "../abi/lp64.h"
+
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define OBMM_NGRAM_MAX_ORDER 8
 
@@ -75,5 +81,9 @@ double obmm_ngram_inverse(uint64_t modulus);
 
 /* "scalar" or "avx512": what the two functions above run on this machine. */
 const char *obmm_ngram_kernel(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

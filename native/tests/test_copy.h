@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the C tests of native/copy share: checks, child processes, memory that can fault. */
+/* What the C tests of guarded copies and gathers share: checks, child processes, memory that can fault. */
 #ifndef OBMM_TEST_COPY_H
 #define OBMM_TEST_COPY_H
 

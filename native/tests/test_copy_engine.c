@@ -12,8 +12,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "../copy/engine.h"
-#include "../copy/gate.h"
+#include "../core/clock.h"
+#include "../engine/engine.h"
+#include "../access/gate.h"
 #include "test_copy.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -127,12 +128,15 @@ static void a_gather_allocates_nothing(void)
 	uint64_t ticket;
 	unsigned int bad;
 	int before = allocations;
+	uint64_t until = obmm_now_ns() + 600000000; /* longer than the engine looks away from what its control groups allow */
 
-	for (unsigned int threads = 1; threads <= WORKERS; threads++) {
-		CHECK(obmm_engine_gather(engine, &request, threads, &outcome) == COUNT);
-		CHECK(!obmm_engine_submit(engine, &request, 1, threads, &outcome, &ticket, &bad));
-		CHECK(!obmm_ticket_wait(engine, ticket, -1) && !obmm_ticket_release(engine, ticket));
-	}
+	do {
+		for (unsigned int threads = 1; threads <= WORKERS; threads++) {
+			CHECK(obmm_engine_gather(engine, &request, threads, &outcome) == COUNT);
+			CHECK(!obmm_engine_submit(engine, &request, 1, threads, &outcome, &ticket, &bad));
+			CHECK(!obmm_ticket_wait(engine, ticket, -1) && !obmm_ticket_release(engine, ticket));
+		}
+	} while (obmm_now_ns() < until);
 	CHECK(allocations == before);
 	obmm_engine_free(engine);
 	free(out);
@@ -205,25 +209,21 @@ static void a_bad_id_queues_nothing(void)
 	free(out);
 }
 
-static void a_displaced_guard_stops_gathers(void)
+static void a_displaced_guard_is_put_back_in_front(void)
 {
 	struct obmm_engine *engine = start(1, 0);
 	uint8_t *out = buffer();
 	struct obmm_request request = request_for(out, 10);
 	struct obmm_outcome outcome;
-	struct sigaction other = { .sa_handler = SIG_DFL }, ours;
-	uint64_t ticket;
-	unsigned int bad;
-
+	struct sigaction other = { .sa_handler = SIG_DFL };
 	struct obmm_totals totals = { 0 };
 
 	table.totals = &totals;
-	CHECK(!sigaction(SIGBUS, &other, &ours));
-	/* a fresh engine looks at its first gather, later ones within 20 microseconds do not */
-	CHECK(obmm_engine_gather(engine, &request, 1, &outcome) == -EUNATCH);
-	CHECK(obmm_engine_submit(engine, &request, 1, 0, &outcome, &ticket, &bad) == -EUNATCH);
-	CHECK(!sigaction(SIGBUS, &ours, NULL));
+	CHECK(!sigaction(SIGBUS, &other, NULL));
+	CHECK(obmm_guard_check() == 1);
+	/* a fresh engine looks at its first gather */
 	CHECK(obmm_engine_gather(engine, &request, 1, &outcome) == 10);
+	CHECK(obmm_guard_check() == 0);
 	CHECK(totals.gathers == 1 && totals.ids == 10 && totals.rows_read == 10 && totals.cancelled == 0);
 	table.totals = NULL;
 	obmm_engine_free(engine);
@@ -407,6 +407,7 @@ static void rows_of_two_generations_never_pass(void)
 	int64_t some[400];
 	pthread_t writer;
 	int passed = 0, refused = 0;
+	const time_t until = time(NULL) + 60; /* a writer that lost its CPU half-way refuses very many */
 
 	shelf = calloc(1, sizeof(*shelf));
 	CHECK(shelf);
@@ -419,7 +420,7 @@ static void rows_of_two_generations_never_pass(void)
 		some[i] = ids[i] % (ROWS / 8);
 	atomic_store(&publishing, 1);
 	CHECK(!pthread_create(&writer, NULL, publish, NULL));
-	for (int round = 0; round < 200000 && (passed < 200 || refused < 20); round++) {
+	for (int round = 0; time(NULL) < until && (passed < 200 || refused < 20); round++) {
 		struct obmm_outcome outcome;
 
 		if (obmm_engine_gather(engine, &request, 1 + (unsigned int)round % 3, &outcome) < 0) {
@@ -571,7 +572,7 @@ int main(void)
 	shared_gathers_are_right();
 	tickets_end_in_any_order_of_waiting();
 	a_bad_id_queues_nothing();
-	a_displaced_guard_stops_gathers();
+	a_displaced_guard_is_put_back_in_front();
 	tickets_run_out_with_an_answer();
 	faults_in_workers_end_the_gather_only();
 	an_abandoned_ticket_ends_cancelled();

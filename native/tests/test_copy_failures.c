@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "../copy/engine.h"
+#include "../engine/engine.h"
 #include "test_copy.h"
 
 enum { ROWS = 400, ROW = 520, PAGE = 4096, COUNT = 3000, BYTES = (ROWS * ROW + PAGE - 1) / PAGE * PAGE };

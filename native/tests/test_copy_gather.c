@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "../copy/gather.h"
+#include "../gather/gather.h"
 #include "test_copy.h"
 
 enum { COUNT = 331, ROWS = 96, SPARE = 64 };

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "../copy/copy.h"
-#include "../copy/guard.h"
+#include "../access/copy.h"
+#include "../access/guard.h"
 #include "test_copy.h"
 
 enum { PAGE = 4096, PAGES = 16, LENGTH = PAGE * PAGES, ID = 77 };

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "../copy/engine.h"
-#include "../copy/order.h"
+#include "../engine/engine.h"
+#include "../access/order.h"
 #include "test_copy.h"
 
 enum { ROWS = 600, ROW = 264, PAGE = 4096, COUNT = 500, BYTES = (ROWS * 300 + 8 * PAGE) / PAGE * PAGE };
@@ -295,7 +295,7 @@ static void a_batch_that_would_flush_it_goes_by(void)
 	CHECK(!gather());
 	CHECK(!gather() && !outcome.rows_hot);
 	expect_rows(2);
-	table.version = NULL; /* without one nobody could say what is kept */
+	table.version = NULL; /* without one it is unknown what is kept */
 	obmm_hot_free(request.hot);
 	request.hot = hot;
 	CHECK(!gather());

@@ -3,10 +3,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "../copy/gate.h"
+#include "../access/gate.h"
 #include "test.h"
 
-TEST(shut_gate_lets_nobody_in)
+TEST(shut_gate_lets_no_thread_in)
 {
 	struct obmm_gate gate = { 0 };
 	uint64_t from = 7, to = 0;
@@ -41,7 +41,7 @@ TEST(shutting_gives_up_at_the_deadline_and_stays_open)
 
 struct crowd {
 	struct obmm_gate gate;
-	uint64_t memory;  /* plain: whoever shuts the gate owns it */
+	uint64_t memory;  /* plain: the thread that shuts the gate owns it */
 	atomic_int refused;
 };
 

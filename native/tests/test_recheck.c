@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "../abi/obmm_abi.h"
-#include "../copy/engine.h"
-#include "../copy/recheck.h"
+#include "../engine/engine.h"
+#include "../access/recheck.h"
 #include "test.h"
 
 enum { ROWS = 64, ROW = 64, JOBS = 8 };
@@ -148,7 +148,7 @@ TEST(publication_that_is_shown_while_others_gather_makes_them_stale_too)
 	close_host(host);
 }
 
-TEST(one_answer_serves_all_gathers_that_nobody_waited_for)
+TEST(one_answer_serves_all_gathers_that_were_not_waited_for)
 {
 	struct host *host = open_host();
 
@@ -307,7 +307,7 @@ TEST(looking_is_enough_to_have_a_gather_checked_while_others_are_read)
 	free((void *)request.ids);
 }
 
-TEST(gather_that_a_caller_outlasts_is_checked_although_nobody_asks)
+TEST(gather_that_a_caller_outlasts_is_checked_without_being_asked_for)
 {
 	struct host *host = open_host();
 	struct obmm_table table;
@@ -494,7 +494,7 @@ TEST(every_gather_ends_once_whatever_happens_around_it)
 	free(clients);
 }
 
-TEST(gather_on_its_callers_thread_waits_for_nobody_elses_check)
+TEST(gather_on_its_callers_thread_waits_for_no_others_check)
 {
 	enum { HELD = 3 }; /* more than there are workers */
 	struct host *host = open_host();
@@ -561,7 +561,7 @@ TEST(worker_that_goes_to_check_is_not_waited_for_by_the_gather_that_it_helped)
 	REQUIRE(other);
 	host->requests[1].recheck = other;
 	obmm_recheck_hold(host->recheck);
-	/* one worker is busy, the other reads two gathers of which nobody wants to know yet, and then helps */
+	/* one worker is busy, the other reads two gathers that are not waited for yet, and then helps */
 	REQUIRE(!obmm_engine_submit(host->engine, &request, 1, 1, &outcome, &ticket, &bad));
 	submit(host, 2);
 	beside.request.count = 1 << 18;

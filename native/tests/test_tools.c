@@ -6,11 +6,11 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-#include "../tools/backend.h"
+#include "../core/sys.h"
 #include "../tools/chase.h"
 #include "../tools/explain.h"
 #include "../tools/faults.h"
-#include "../tools/topology.h"
+#include "../core/topology.h"
 
 TEST(sizes_have_binary_units)
 {
@@ -34,7 +34,7 @@ TEST(sizes_have_binary_units)
 	for (size_t i = 0; i < sizeof(SIZES) / sizeof(SIZES[0]); i++) {
 		uint64_t bytes = 12345;
 
-		CHECK_EQ(parse_size(SIZES[i].text, &bytes), 0);
+		CHECK_EQ(obmm_parse_size(SIZES[i].text, &bytes), 0);
 		CHECK_EQ(bytes, SIZES[i].bytes);
 	}
 }
@@ -46,9 +46,9 @@ TEST(other_sizes_are_refused)
 	uint64_t bytes;
 
 	for (size_t i = 0; i < sizeof(MALFORMED) / sizeof(MALFORMED[0]); i++)
-		CHECK_EQ(parse_size(MALFORMED[i], &bytes), -EINVAL);
+		CHECK_EQ(obmm_parse_size(MALFORMED[i], &bytes), -EINVAL);
 	for (size_t i = 0; i < sizeof(TOO_LARGE) / sizeof(TOO_LARGE[0]); i++)
-		CHECK_EQ(parse_size(TOO_LARGE[i], &bytes), -ERANGE);
+		CHECK_EQ(obmm_parse_size(TOO_LARGE[i], &bytes), -ERANGE);
 }
 
 /* root/name with this text; folders as needed */
@@ -81,18 +81,18 @@ TEST(the_first_controller_is_read_from_the_entity_that_has_ubc)
 {
 	static const uint8_t EID[16] = { 0x34, 0x12 };
 	char root[] = "/tmp/obmm-test-XXXXXX";
-	struct controller controller;
+	struct obmm_controller controller;
 
 	REQUIRE(mkdtemp(root));
-	CHECK_EQ(topology_first_controller(root, &controller), -ENODEV);
+	CHECK_EQ(obmm_first_controller(root, &controller), -ENODEV);
 	put(root, "sys/devices/ub_bus_controller1/00001/eid", "9\n");
 	put(root, "sys/devices/ub_bus_controller1/00002/ubc", "0x1\n");
-	CHECK_EQ(topology_first_controller(root, &controller), -ENODEV);
+	CHECK_EQ(obmm_first_controller(root, &controller), -ENODEV);
 	put(root, "sys/devices/ub_bus_controller1/00002/eid", "4660\n");
 	put(root, "sys/devices/ub_bus_controller1/00002/primary_cna", "0x0a1b\n");
 	put(root, "sys/devices/ub_bus_controller1/00002/ummu_map", "0x03\n");
 	put(root, "sys/devices/ub_bus_controller1/00002/numa", "0x02\n");
-	REQUIRE(!topology_first_controller(root, &controller));
+	REQUIRE(!obmm_first_controller(root, &controller));
 	CHECK_EQ(controller.index, 1u);
 	CHECK_EQ(controller.cna, 0x0a1bu);
 	CHECK_EQ(controller.ummu, 3u);
@@ -106,12 +106,12 @@ TEST(the_granule_is_the_memseg_else_2_mib)
 	char root[] = "/tmp/obmm-test-XXXXXX";
 
 	REQUIRE(mkdtemp(root));
-	CHECK_EQ(topology_granule(root), 2u << 20);
+	CHECK_EQ(obmm_granule(root), 2u << 20);
 	put(root, "sys/module/obmm/parameters/mem_allocator_granu", "128M\n");
-	CHECK_EQ(topology_granule(root), 128u << 20);
+	CHECK_EQ(obmm_granule(root), 128u << 20);
 	/* what drivers before December 2025 show for an unset value */
 	put(root, "sys/module/obmm/parameters/mem_allocator_granu", "(null)\n");
-	CHECK_EQ(topology_granule(root), 2u << 20);
+	CHECK_EQ(obmm_granule(root), 2u << 20);
 	remove_tree(root);
 }
 
@@ -169,9 +169,9 @@ TEST(the_driver_is_the_default_backend)
 {
 	struct obmm_sys *sys;
 
-	REQUIRE(!backend_open(NULL, &sys));
+	REQUIRE(!obmm_sys_open(NULL, &sys));
 	CHECK_STR(sys->name, "kernel");
-	REQUIRE(!backend_open("/dev/obmm", &sys));
+	REQUIRE(!obmm_sys_open("/dev/obmm", &sys));
 	CHECK_STR(sys->name, "kernel");
 }
 
@@ -179,15 +179,15 @@ TEST(a_device_that_is_none_is_refused)
 {
 	struct obmm_sys *sys;
 
-	CHECK_EQ(backend_open("/dev/null", &sys), -EINVAL);
-	CHECK_EQ(backend_open("emulated", &sys), -EINVAL);
-	CHECK_EQ(backend_open("/dev/obmm#a", &sys), -EINVAL);
+	CHECK_EQ(obmm_sys_open("/dev/null", &sys), -EINVAL);
+	CHECK_EQ(obmm_sys_open("emulated", &sys), -EINVAL);
+	CHECK_EQ(obmm_sys_open("/dev/obmm#a", &sys), -EINVAL);
 }
 
 TEST(no_fabric_is_no_reason_to_fall_back)
 {
 	struct obmm_sys *sys = NULL;
 
-	CHECK(backend_open("emulator:/nonexistent/fabric.sock", &sys) < 0);
+	CHECK(obmm_sys_open("emulator:/nonexistent/fabric.sock", &sys) < 0);
 	CHECK_PTR(sys, NULL);
 }
