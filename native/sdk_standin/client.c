@@ -127,7 +127,7 @@ int standin_call(const struct standin_request *request, const void *payload, voi
 		size = &room;
 	*body = NULL;
 	*size = 0;
-	/* the real library blocks for ever in a forked child; nobody wants that of a stand-in */
+	/* the real library blocks for ever in a forked child; a stand-in need not */
 	if (through == LINKED && owner == getpid())
 		code = standin_link_call(request, payload, body, size);
 	else if (through == DIRECT && owner == getpid())
@@ -136,7 +136,7 @@ int standin_call(const struct standin_request *request, const void *payload, voi
 	return code;
 }
 
-/* Whoever answers: nothing is read beyond the answer, nothing mapped beyond the object. */
+/* The peer is not trusted: nothing is read beyond the answer, nothing mapped beyond the object. */
 static int are_units(const struct standin_units *units, size_t size)
 {
 	return size >= sizeof(*units) && units->unit && units->unit <= UNIT_MAX && units->count &&

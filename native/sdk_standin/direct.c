@@ -2,7 +2,7 @@
 /*
  * The in-process mode: the calling thread itself runs the cluster's rules on
  * the locked shared file.  No daemon, no round trip (SDK specification 16.2).
- * Nobody sees a process die, so each call looks for those that did.
+ * There is no daemon to see a process die, so each call looks for those that did.
  */
 #include <errno.h>
 #include <pthread.h>

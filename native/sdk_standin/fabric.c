@@ -18,7 +18,7 @@ static struct fabric_way *to(struct standin_cluster *cluster, uint32_t node, int
 	*rc = obmm_sys_emulator(cluster->state->fabric, cluster->state->nodes[node], &sys);
 	if (*rc)
 		return NULL;
-	*rc = topology_first_controller(sys->root, &way->controller);
+	*rc = obmm_first_controller(sys->root, &way->controller);
 	if (!*rc) {
 		way->fd = obmm_rw_open(sys);
 		*rc = way->fd < 0 ? way->fd : 0;
@@ -135,6 +135,18 @@ int fabric_unimport(struct standin_cluster *cluster, uint32_t node, uint64_t mem
 		return rc;
 	obmm_emulator_unprogram(way->sys, window);
 	return 0;
+}
+
+int fabric_busy(struct standin_cluster *cluster, uint32_t node, uint64_t mem_id)
+{
+	int rc;
+	struct fabric_way *way = to(cluster, node, &rc);
+	int64_t opens;
+
+	if (!way)
+		return rc;
+	opens = obmm_emulator_opens(way->sys, mem_id);
+	return opens == -ENOENT ? 0 : opens < 0 ? (int)opens : opens > 0;
 }
 
 int fabric_give(struct standin_cluster *cluster, uint32_t node, uint64_t mem_id, uint32_t mode, uint32_t uid, uint32_t gid)

@@ -252,7 +252,7 @@ int standin_link_call(const struct standin_request *request, const void *payload
 	trips = &trip;
 	standin_count_trip();
 	if (write(wake, &one, sizeof(one)) < 0)
-		trip.connection--; /* nobody will send it */
+		trip.connection--; /* it will not be sent */
 	while (alive && trip.connection == connection && !trip.done)
 		if (pthread_cond_timedwait(&changed, &lock, &until))
 			break;

@@ -1,32 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who uses the cluster, and what they leave behind (SDK specification 5, 7.1). */
-#include <stdio.h>
 #include <string.h>
 
 #include "standin.h"
 #include "state.h"
-
-uint64_t standin_started(int32_t pid)
-{
-	char path[64], line[1024], *end, status;
-	unsigned long long ticks;
-	FILE *file;
-	size_t size;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	file = fopen(path, "re");
-	if (!file)
-		return 0;
-	size = fread(line, 1, sizeof(line) - 1, file);
-	fclose(file);
-	line[size] = '\0';
-	end = strrchr(line, ')'); /* the name before may have spaces and brackets of its own */
-	if (!end ||
-	    sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &status,
-		   &ticks) != 2)
-		return 0;
-	return status == 'Z' || status == 'X' ? 0 : ticks;
-}
 
 uint32_t standin_enter(struct standin_cluster *cluster, int32_t pid, uint32_t uid, uint32_t gid, uint32_t node, int stay)
 {
@@ -126,7 +103,7 @@ static int sweep_record(struct standin_cluster *cluster, struct standin_record *
 	return left;
 }
 
-/* Nobody knows its number any more. */
+/* Its number is free again. */
 static int forgotten(const struct standin_state *state, uint32_t process)
 {
 	if (state->processes[process].session)

@@ -68,16 +68,10 @@ static int lease_free(struct standin_turn *turn)
 	turn->engine = 2;
 	if (!on || !standin_in(&on->users, turn->process))
 		return UBSM_ERR_NOT_FOUND;
+	if (standin_units_open(turn->cluster, record))
+		return UBSM_ERR_UBSE; /* still its borrower's, all of it, who may free it again */
 	code = standin_detach(turn->cluster, record, turn->process);
-	if (code)
-		return code;
-	code = standin_free(turn->cluster, record);
-	if (code) {
-		/* still its borrower's, who may free it again */
-		on->there = 1;
-		standin_put(&on->users, turn->process);
-	}
-	return code;
+	return code ? code : standin_free(turn->cluster, record) ? UBSM_ERR_UBSE : UBSM_OK;
 }
 
 /* After a reconnection: the numbers of the leases that the process still has (5). */

@@ -207,7 +207,7 @@ int ubsmem_standin_serve(const char *folder, int engine, int in, int out)
 				continue;
 			break;
 		}
-		if (events[0].revents) /* whoever started it is gone, or wants it gone */
+		if (events[0].revents) /* the parent is gone, or asks it to end */
 			break;
 		if (!events[1].revents)
 			continue;

@@ -2,41 +2,14 @@
 #include "state.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 #define MAGIC 0x6e692d646e617473ULL /* "stand-in" */
 
-static int map_state(int fd, struct standin_state **out)
-{
-	void *at = mmap(NULL, sizeof(**out), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-	if (at == MAP_FAILED)
-		return -errno;
-	*out = at;
-	return 0;
-}
-
-int standin_room_for(void *start, size_t size)
-{
-	const uintptr_t page = sysconf(_SC_PAGESIZE), first = (uintptr_t)start & ~(page - 1);
-
-	/* an older kernel does not know it; then a full disk is a SIGBUS, as for everybody */
-	return madvise((void *)first, (uintptr_t)start + size - first, MADV_POPULATE_WRITE) && errno != EINVAL ? -1 : 0;
-}
-
 static int fill(struct standin_state *state, const char *fabric, const char *nodes, uint64_t unit)
 {
-	pthread_mutexattr_t attributes;
 	int rc;
 
 	if (strlen(fabric) >= sizeof(state->fabric) || !unit)
@@ -51,11 +24,7 @@ static int fill(struct standin_state *state, const char *fabric, const char *nod
 		memcpy(state->nodes[state->node_count++], nodes, length);
 		nodes += length + (nodes[length] == ',');
 	}
-	pthread_mutexattr_init(&attributes);
-	pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-	pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-	rc = -pthread_mutex_init(&state->lock, &attributes);
-	pthread_mutexattr_destroy(&attributes);
+	rc = standin_mutex_init(&state->lock);
 	state->bytes = sizeof(*state);
 	if (!rc && state->node_count)
 		state->magic = MAGIC;
@@ -64,28 +33,15 @@ static int fill(struct standin_state *state, const char *fabric, const char *nod
 
 int standin_state_create(const char *folder, const char *fabric, const char *nodes, uint64_t unit)
 {
-	struct standin_state *state = NULL;
-	char path[512];
-	int fd, rc;
+	void *made;
+	int rc = standin_file_create(folder, sizeof(struct standin_state), offsetof(struct standin_state, records), &made);
 
-	snprintf(path, sizeof(path), "%s/state", folder);
-	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return -errno;
-	rc = ftruncate(fd, sizeof(*state)) ? -errno : map_state(fd, &state);
-	close(fd);
-	if (!rc && standin_room_for(state, offsetof(struct standin_state, records))) {
-		standin_state_close(state);
-		rc = -ENOSPC;
-	}
-	if (rc) {
-		unlink(path);
-		return rc;
-	}
-	rc = fill(state, fabric, nodes, unit);
-	standin_state_close(state);
 	if (rc)
-		unlink(path);
+		return rc;
+	rc = fill(made, fabric, nodes, unit);
+	standin_state_close(made);
+	if (rc)
+		standin_file_remove(folder);
 	return rc;
 }
 
@@ -129,18 +85,12 @@ static int sound(const struct standin_state *state)
 
 int standin_state_open(const char *folder, struct standin_state **out)
 {
-	struct stat info;
-	char path[512];
-	int fd, rc;
+	void *opened;
+	int rc = standin_file_open(folder, sizeof(**out), &opened);
 
-	snprintf(path, sizeof(path), "%s/state", folder);
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	rc = fstat(fd, &info) ? -errno : (size_t)info.st_size != sizeof(**out) ? -EPROTO : map_state(fd, out);
-	close(fd);
 	if (rc)
 		return rc;
+	*out = opened;
 	if ((*out)->magic == MAGIC && (*out)->bytes == sizeof(**out) && sound(*out))
 		return 0;
 	standin_state_close(*out);
@@ -173,9 +123,7 @@ void standin_cluster_close(struct standin_cluster *cluster)
 
 void standin_lock(struct standin_state *state)
 {
-	/* its last holder was killed: sweep() finds what it left */
-	if (pthread_mutex_lock(&state->lock) == EOWNERDEAD)
-		pthread_mutex_consistent(&state->lock);
+	standin_mutex_lock(&state->lock);
 }
 
 void standin_unlock(struct standin_state *state)

@@ -15,7 +15,8 @@
 #include <stdint.h>
 
 #include "../core/sys.h"
-#include "../tools/topology.h"
+#include "../standin/shared.h"
+#include "../core/topology.h"
 
 #define STANDIN_NODES 16
 #define STANDIN_UNITS 1024 /* per object; the engine's limit (4.1) */
@@ -101,7 +102,7 @@ struct standin_event {
 
 /* A process that asked for faults. */
 struct standin_listener {
-	int32_t pid; /* 0: nobody */
+	int32_t pid; /* 0: unlocked */
 	uint32_t reserved;
 	uint64_t started;
 };
@@ -134,14 +135,12 @@ int standin_state_create(const char *folder, const char *fabric, const char *nod
 /* 0 or a negative errno. */
 int standin_state_open(const char *folder, struct standin_state **out);
 void standin_state_close(struct standin_state *state);
-/* Take the disk's blocks of a part of it: a store where it has none is a SIGBUS.  -1 when the disk is full. */
-int standin_room_for(void *start, size_t size);
 
 /* This process's way to a node: made when it is first needed. */
 struct fabric_way {
 	struct obmm_sys *sys;
 	int fd;
-	struct controller controller;
+	struct obmm_controller controller;
 };
 
 /* The state, and what this process needs to change the nodes; the lock guards both. */
@@ -173,6 +172,8 @@ int fabric_unexport(struct standin_cluster *cluster, uint32_t node, uint64_t mem
 int fabric_import(struct standin_cluster *cluster, uint32_t node, uint32_t provider, const struct standin_export *source,
 		  int noncacheable, uint64_t *mem_id, uint64_t *window);
 int fabric_unimport(struct standin_cluster *cluster, uint32_t node, uint64_t mem_id, uint64_t window);
+/* Somebody has the region open, so that it cannot be removed: 1, 0, or a negative errno. */
+int fabric_busy(struct standin_cluster *cluster, uint32_t node, uint64_t mem_id);
 /* chmod and chown of a region's node; mode 0 changes no mode. */
 int fabric_give(struct standin_cluster *cluster, uint32_t node, uint64_t mem_id, uint32_t mode, uint32_t uid, uint32_t gid);
 /* Bytes of the pool on a NUMA node; -ENOENT without one. */
@@ -189,18 +190,18 @@ int standin_attached(const struct standin_record *record);
 /* A free record with all of its units exported by `provider`; its kind is still STANDIN_MAKING. */
 int standin_make(struct standin_cluster *cluster, uint64_t size, uint32_t flags, uint32_t provider,
 		 struct standin_record **out);
-/* UBSM_ERR_UBSE while somebody has a unit open, and then it can be repeated. */
+/* Somebody has one of the provider's units open. */
+int standin_units_open(struct standin_cluster *cluster, const struct standin_record *record);
+/* All of the units or none: UBSM_ERR_IN_USING while somebody has one open. */
 int standin_free(struct standin_cluster *cluster, struct standin_record *record);
 int standin_attach(struct standin_cluster *cluster, struct standin_record *record, uint32_t process, int prot);
-/* UBSM_ERR_UBSE as standin_free. */
+/* All of the node's units or none: UBSM_ERR_UBSE while somebody else has one open (7.5). */
 int standin_detach(struct standin_cluster *cluster, struct standin_record *record, uint32_t process);
 /* Attached before it was complete: undo. */
 void standin_undo(struct standin_cluster *cluster, struct standin_record *record, uint32_t node);
 
 /* --- processes.c --- */
 
-/* When a living process started, in ticks since boot; 0 for none, or its remains. */
-uint64_t standin_started(int32_t pid);
 /*
  * A process begins a session.  Without `stay` whatever it still had is
  * released.  Its number, or STANDIN_NOBODY when all are taken.

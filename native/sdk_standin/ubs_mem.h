@@ -6,10 +6,17 @@
 #ifndef UBS_MEM_H
 #define UBS_MEM_H
 
+#include "../abi/lp64.h"
+
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define UBSM_MAX_NAME 47
 #define UBSM_MAX_HOST 63
@@ -105,18 +112,18 @@ typedef struct {
 	uint32_t socket_id, numa_id, port_id;
 } ubs_mem_provider_t;
 
-_Static_assert(sizeof(ubsmem_region_node_desc_t) == 65, "section 3");
-_Static_assert(sizeof(ubsmem_region_attributes_t) == 1044, "section 3");
-_Static_assert(sizeof(ubsmem_regions_t) == 6268, "section 3");
-_Static_assert(sizeof(ubsmem_region_desc_t) == 1104, "section 3");
-_Static_assert(sizeof(ubsmem_numa_mem_t) == 64, "section 3");
-_Static_assert(sizeof(ubsmem_host_info_t) == 2120, "section 3");
-_Static_assert(sizeof(ubsmem_cluster_info_t) == 33928, "section 3");
-_Static_assert(sizeof(ubsmem_shmem_desc_t) == 64, "section 3");
-_Static_assert(sizeof(ubsmem_shmem_info_t) == 16464, "section 3");
-_Static_assert(sizeof(ubs_mem_location_t) == 16, "section 3");
-_Static_assert(sizeof(ubs_mem_provider_t) == 76, "section 3");
-_Static_assert(offsetof(ubsmem_shmem_info_t, mem_id_list) == 80, "section 3");
+static_assert(sizeof(ubsmem_region_node_desc_t) == 65, "section 3");
+static_assert(sizeof(ubsmem_region_attributes_t) == 1044, "section 3");
+static_assert(sizeof(ubsmem_regions_t) == 6268, "section 3");
+static_assert(sizeof(ubsmem_region_desc_t) == 1104, "section 3");
+static_assert(sizeof(ubsmem_numa_mem_t) == 64, "section 3");
+static_assert(sizeof(ubsmem_host_info_t) == 2120, "section 3");
+static_assert(sizeof(ubsmem_cluster_info_t) == 33928, "section 3");
+static_assert(sizeof(ubsmem_shmem_desc_t) == 64, "section 3");
+static_assert(sizeof(ubsmem_shmem_info_t) == 16464, "section 3");
+static_assert(sizeof(ubs_mem_location_t) == 16, "section 3");
+static_assert(sizeof(ubs_mem_provider_t) == 76, "section 3");
+static_assert(offsetof(ubsmem_shmem_info_t, mem_id_list) == 80, "section 3");
 
 typedef int32_t (*shmem_faults_func)(const char *name, uint32_t kind);
 typedef void (*ubsmem_logger_func)(int level, const char *text);
@@ -165,7 +172,7 @@ UBSM_API const char *ubsmem_standin_version(void);
 UBSM_API void ubsmem_standin_counters(uint64_t *round_trips, uint64_t *system_calls);
 
 /*
- * And these, for whoever runs a stand-in.  `folder` is what OBMM_SDK_STANDIN
+ * And these, for users of a stand-in.  `folder` is what OBMM_SDK_STANDIN
  * names.  Non-negative, or a negative errno.
  */
 UBSM_API int ubsmem_standin_create(const char *folder, const char *fabric, const char *nodes, uint64_t unit);
@@ -181,4 +188,9 @@ UBSM_API int ubsmem_standin_inject(const char *folder, uint32_t op, int32_t code
 /* How many processes get the fault. */
 UBSM_API int ubsmem_standin_fire(const char *folder, const char *name, uint32_t kind);
 
+#ifdef __cplusplus
+}
 #endif
+
+#endif
+

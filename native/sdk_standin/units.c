@@ -84,8 +84,18 @@ int standin_make(struct standin_cluster *cluster, uint64_t size, uint32_t flags,
 	return UBSM_OK;
 }
 
+int standin_units_open(struct standin_cluster *cluster, const struct standin_record *record)
+{
+	for (uint32_t i = 0; i < record->count; i++)
+		if (fabric_busy(cluster, record->provider, record->exports[i].mem_id))
+			return 1;
+	return 0;
+}
+
 int standin_free(struct standin_cluster *cluster, struct standin_record *record)
 {
+	if (standin_units_open(cluster, record))
+		return UBSM_ERR_IN_USING;
 	while (record->count) {
 		if (fabric_unexport(cluster, record->provider, record->exports[record->count - 1].mem_id))
 			return UBSM_ERR_UBSE;
@@ -95,7 +105,7 @@ int standin_free(struct standin_cluster *cluster, struct standin_record *record)
 	return UBSM_OK;
 }
 
-/* 7.2: owner, else group, else other bits; root is nobody special. */
+/* 7.2: owner, else group, else other bits; root has no override. */
 static int open_mode(const struct standin_record *record, const struct standin_process *process, int prot,
 		     uint32_t *mode)
 {
@@ -116,6 +126,9 @@ static int withdraw(struct standin_cluster *cluster, struct standin_record *reco
 {
 	struct standin_attachment *on = &record->on[node];
 
+	for (uint32_t i = 0; i < on->imported; i++)
+		if (fabric_busy(cluster, node, on->mem_ids[i]))
+			return UBSM_ERR_UBSE;
 	while (on->imported) {
 		uint32_t last = on->imported - 1;
 

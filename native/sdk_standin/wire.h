@@ -3,6 +3,7 @@
 #ifndef STANDIN_WIRE_H
 #define STANDIN_WIRE_H
 
+#include <assert.h>
 #include <stdint.h>
 
 enum standin_op {
@@ -66,9 +67,9 @@ struct standin_welcome {
 	char node[64];
 };
 
-_Static_assert(sizeof(struct standin_request) == 176, "no holes");
-_Static_assert(sizeof(struct standin_answer) == 16, "no holes");
-_Static_assert(sizeof(struct standin_units) == 40, "no holes");
-_Static_assert(sizeof(struct standin_welcome) == 320, "no holes");
+static_assert(sizeof(struct standin_request) == 176, "no holes");
+static_assert(sizeof(struct standin_answer) == 16, "no holes");
+static_assert(sizeof(struct standin_units) == 40, "no holes");
+static_assert(sizeof(struct standin_welcome) == 320, "no holes");
 
 #endif

@@ -67,6 +67,7 @@ struct obmm_sys *blocking_sys(int entered, int gate)
 	if (blocking)
 		*blocking = (struct blocking){
 			.sys = {
+				.size = sizeof(struct obmm_sys),
 				.open = blocking_open,
 				.ioctl = blocking_ioctl,
 				.mmap = blocking_mmap,

@@ -14,7 +14,7 @@
 #include "../sdk_standin/standin.h"
 #include "../sdk_standin/state.h"
 
-atomic_int nodes_imports_left = 1 << 30, nodes_busy, nodes_exported, nodes_imported;
+atomic_int nodes_imports_left = 1 << 30, nodes_busy, nodes_open, nodes_exported, nodes_imported;
 
 static void unit_path(char *path, size_t size, uint64_t mem_id)
 {
@@ -29,7 +29,7 @@ const char *nodes_begin(unsigned long unit)
 		abort();
 	setenv("OBMM_SDK_STANDIN", folder, 1);
 	nodes_imports_left = 1 << 30;
-	nodes_busy = nodes_exported = nodes_imported = 0;
+	nodes_busy = nodes_open = nodes_exported = nodes_imported = 0;
 	return getenv("OBMM_SDK_STANDIN");
 }
 
@@ -120,6 +120,13 @@ int fabric_unimport(struct standin_cluster *cluster, uint32_t node, uint64_t mem
 	return 0;
 }
 
+int fabric_busy(struct standin_cluster *cluster, uint32_t node, uint64_t mem_id)
+{
+	(void)cluster;
+	(void)node;
+	return nodes_busy || (uint64_t)nodes_open == mem_id;
+}
+
 int fabric_give(struct standin_cluster *cluster, uint32_t node, uint64_t mem_id, uint32_t mode, uint32_t uid, uint32_t gid)
 {
 	(void)cluster;
@@ -186,6 +193,7 @@ static int node_close(struct obmm_sys *sys, int fd)
 int obmm_sys_emulator(const char *socket, const char *node, struct obmm_sys **out)
 {
 	static struct obmm_sys sys = {
+		.size = sizeof(sys),
 		.open = node_open,
 		.ioctl = node_ioctl,
 		.mmap = node_mmap,

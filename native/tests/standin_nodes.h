@@ -15,6 +15,8 @@ int nodes_end(void);
 
 /* How many imports succeed from now on, and whether every removal is refused. */
 extern atomic_int nodes_imports_left, nodes_busy;
+/* The unit that somebody else has open, or 0. */
+extern atomic_int nodes_open;
 /* Units that this process exported, and imports that it made, less those that it took back. */
 extern atomic_int nodes_exported, nodes_imported;
 

@@ -5,10 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../copy/bell.h"
+#include "../core/bell.h"
 #include "test.h"
 
-TEST(a_bell_that_nobody_rings_ends_at_the_deadline)
+TEST(a_bell_that_is_not_rung_ends_at_the_deadline)
 {
 	uint32_t bell = 7;
 

@@ -106,6 +106,7 @@ static int fake_close(struct obmm_sys *sys, int fd)
 
 static const struct fake FAKE = {
 	.sys = {
+		.size = sizeof(struct obmm_sys),
 		.open = fake_open,
 		.ioctl = fake_ioctl,
 		.mmap = fake_mmap,
@@ -350,6 +351,29 @@ TEST(query_by_pa_returns_id_and_offset)
 	CHECK_EQ(obmm_rw_query_id(&fake.sys, 3, 1, &out_a, &out_b), 0);
 	CHECK_EQ(out_a, 0xfffffu);
 	CHECK_EQ(out_b, 0x1122334455667788ULL);
+}
+
+TEST(a_table_that_is_too_short_is_refused_before_it_is_called)
+{
+	static const size_t SIZES[] = { 0, 8, offsetof(struct obmm_sys, close), offsetof(struct obmm_sys, name) };
+
+	for (size_t i = 0; i < sizeof(SIZES) / sizeof(SIZES[0]); i++) {
+		struct fake fake = FAKE;
+
+		fake.sys.size = SIZES[i];
+		CHECK_EQ(obmm_rw_open(&fake.sys), -ENOSYS);
+		CHECK_EQ(obmm_rw_shmdev_open(&fake.sys, 1, O_RDWR), -ENOSYS);
+		CHECK_EQ(fake.calls, 0u);
+	}
+}
+
+TEST(a_longer_table_of_a_later_release_is_taken)
+{
+	struct fake fake = FAKE;
+
+	fake.sys.size += 64;
+	fake.value = 5;
+	CHECK_EQ(obmm_rw_open(&fake.sys), 5);
 }
 
 TEST(map_returns_the_address)

@@ -156,6 +156,7 @@ static int smoke_with_failure(const char *root, int fail, uint64_t window, struc
 
 	*fake = (struct fake){
 		.sys = {
+			.size = sizeof(struct obmm_sys),
 			.open = fake_open,
 			.ioctl = fake_ioctl,
 			.mmap = fake_mmap,

@@ -117,7 +117,7 @@ TEST(section_7_2_mode_bits)
 		{ 1001, 100, 0606, 1, UBSM_ERR_NOPERM, 0 },
 		{ 1001, 101, 0004, 1, 0, O_RDONLY },
 		{ 1001, 101, 0004, 2, UBSM_ERR_NOPERM, 0 },
-		{ 0, 0, 0660, 1, UBSM_ERR_NOPERM, 0 }, /* root is nobody special */
+		{ 0, 0, 0660, 1, UBSM_ERR_NOPERM, 0 }, /* root has no override */
 		{ 0, 0, 0000, 0, UBSM_ERR_NOPERM, 0 },
 		{ 1001, 101, 0001, 3, 0, O_RDWR }, /* the quirk */
 	};
@@ -159,6 +159,32 @@ TEST(s15_a_busy_region_keeps_the_process_registered)
 	CHECK_EQ(on_name(b, STANDIN_UNMAP, "x"), 0);
 	CHECK_EQ(on_name(b, STANDIN_UNMAP, "x"), UBSM_ERR_NOT_FOUND);
 	CHECK_EQ(on_name(a, STANDIN_DELETE, "x"), 0);
+	end();
+}
+
+TEST(s7_of_three_units_all_go_or_none)
+{
+	uint32_t a, b;
+
+	begin();
+	a = enter(0);
+	b = enter(1);
+	CHECK_EQ(create(a, "x", 3 * UNIT), 0);
+	CHECK_EQ(on_name(b, STANDIN_MAP, "x"), 0);
+	nodes_open = 2;
+	CHECK_EQ(on_name(b, STANDIN_UNMAP, "x"), UBSM_ERR_UBSE);
+	CHECK_EQ(nodes_imported, 3);
+	nodes_open = 0;
+	CHECK_EQ(on_name(b, STANDIN_UNMAP, "x"), 0);
+	nodes_open = 2;
+	CHECK_EQ(on_name(a, STANDIN_DELETE, "x"), UBSM_ERR_IN_USING);
+	CHECK_EQ(nodes_exported, 3);
+	CHECK_EQ(on_name(b, STANDIN_MAP, "x"), 0);
+	CHECK_EQ(nodes_imported, 3);
+	nodes_open = 0;
+	CHECK_EQ(on_name(b, STANDIN_UNMAP, "x"), 0);
+	CHECK_EQ(on_name(a, STANDIN_DELETE, "x"), 0);
+	CHECK_EQ(nodes_exported, 0);
 	end();
 }
 
@@ -378,7 +404,7 @@ static void die_in_a_change(uint64_t units)
 	nodes_exported += (int)units; /* the child's; they are taken back here */
 }
 
-TEST(a_process_that_dies_with_the_lock_stops_nobody)
+TEST(a_process_that_dies_with_the_lock_stops_no_other)
 {
 	uint32_t a;
 
