@@ -22,6 +22,13 @@
 #define BLOCK_SIZE (2UL << 20)
 #define BLOCK_FLAG (1UL << 63)
 
+/* What musl's <sys/ioctl.h> leaves to the kernel's headers. */
+#ifndef _IOC_SIZE
+#define _IOC_SIZE(request) (((request) >> 16) & 0x3fff)
+#define _IOC_DIR(request) (((request) >> 30) & 3)
+#define _IOC_WRITE 1U
+#endif
+
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
@@ -145,6 +152,16 @@ static int about_range(struct obmm_sys *sys, int number, void *addr, size_t leng
 	return forward(sys, &call);
 }
 
+/* Tell the server that [addr, addr + length) goes.  One that does not answer has let it go: unmapping is local. */
+static int release(struct obmm_sys *sys, void *addr, size_t length)
+{
+	struct obmm_call call = {
+		.request = { .call = OBMM_CALL_MUNMAP, .arg = { (uintptr_t)addr, length } },
+	};
+
+	return forward(sys, &call) < 0 && call.answered ? -1 : 0;
+}
+
 static void *emulator_mmap(struct obmm_sys *sys, void *addr, size_t length, int prot, int flags, int fd,
 			   uint64_t offset)
 {
@@ -157,7 +174,7 @@ static void *emulator_mmap(struct obmm_sys *sys, void *addr, size_t length, int 
 
 	if (!file) {
 		/* a foreign mapping over a region's: the region's goes as in munmap, its addresses in the same step */
-		if (fixed && about_range(sys, OBMM_CALL_MUNMAP, addr, rounded, 0) < 0)
+		if (fixed && release(sys, addr, rounded))
 			return MAP_FAILED;
 		return mmap(addr, length, prot, flags, fd, (off_t)offset);
 	}
@@ -199,7 +216,7 @@ static void *emulator_mmap(struct obmm_sys *sys, void *addr, size_t length, int 
 static int emulator_munmap(struct obmm_sys *sys, void *addr, size_t length)
 {
 	/* the server releases what is the regions'; the whole range goes here */
-	return about_range(sys, OBMM_CALL_MUNMAP, addr, length, 0) < 0 ? -1 : munmap(addr, length);
+	return release(sys, addr, length) ? -1 : munmap(addr, length);
 }
 
 static int emulator_close(struct obmm_sys *sys, int fd)
@@ -228,6 +245,7 @@ int obmm_sys_emulator(const char *socket_path, const char *node, struct obmm_sys
 	}
 	snprintf(e->name, sizeof(e->name), "emulator:%s#%s", socket_path, obmm_connection_node(e->connection));
 	e->sys = (struct obmm_sys){
+		.size = sizeof(e->sys),
 		.open = emulator_open,
 		.ioctl = emulator_ioctl,
 		.mmap = emulator_mmap,
@@ -260,6 +278,15 @@ int obmm_emulator_unprogram(struct obmm_sys *sys, uint64_t pa)
 	struct obmm_call call = { .request = { .call = OBMM_CALL_UNPROGRAM, .arg = { pa } } };
 
 	return obmm_connection_call(connection_of(sys), &call);
+}
+
+int obmm_emulator_release(struct obmm_sys *sys, uint64_t *pa)
+{
+	int rc = *pa ? obmm_emulator_unprogram(sys, *pa) : 0;
+
+	if (rc >= 0)
+		*pa = 0;
+	return rc;
 }
 
 int obmm_emulator_mprotect(struct obmm_sys *sys, void *addr, size_t length, int prot)
@@ -327,15 +354,20 @@ int64_t obmm_emulator_file(struct obmm_sys *sys, int fd, int operation, uint64_t
 
 static int about_path(struct obmm_sys *sys, int number, const char *path, const uint64_t arg[3])
 {
+	const size_t size = strlen(path);
 	struct obmm_call call = {
 		.request = {
 			.call = number,
-			.size = strnlen(path, OBMM_WIRE_PAYLOAD_MAX),
+			.size = size,
 			.arg = { arg[0], arg[1], arg[2] },
 		},
 		.payload = path,
 	};
 
+	if (size > OBMM_WIRE_PAYLOAD_MAX) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
 	return forward(sys, &call);
 }
 
@@ -347,6 +379,19 @@ int obmm_emulator_chmod(struct obmm_sys *sys, const char *path, unsigned int mod
 int obmm_emulator_chown(struct obmm_sys *sys, const char *path, unsigned int uid, unsigned int gid)
 {
 	return about_path(sys, OBMM_CALL_CHOWN, path, (uint64_t[]){ uid, gid, geteuid() });
+}
+
+int64_t obmm_emulator_opens(struct obmm_sys *sys, uint64_t mem_id)
+{
+	struct obmm_call call = { .request = { .call = OBMM_CALL_OPENS, .arg = { mem_id } } };
+	int rc = obmm_connection_call(connection_of(sys), &call);
+
+	return rc < 0 ? rc : call.value;
+}
+
+size_t obmm_emulator_device(struct obmm_sys *sys, int fd, char *device, size_t size)
+{
+	return obmm_connection_device(connection_of(sys), fd, device, size);
 }
 
 int obmm_emulator_is_open(struct obmm_sys *sys, int fd)

@@ -9,10 +9,16 @@
 #ifndef OBMM_EMULATOR_CLIENT_H
 #define OBMM_EMULATOR_CLIENT_H
 
+#include "../abi/lp64.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
 #include "../core/sys.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* Which memory of which node a decoder entry leads to. */
 struct obmm_emulator_window {
@@ -30,6 +36,8 @@ struct obmm_emulator_window {
 int obmm_emulator_program(struct obmm_sys *sys, const struct obmm_emulator_window *window, uint64_t *pa);
 /* Forget the decoder entry that starts at pa. */
 int obmm_emulator_unprogram(struct obmm_sys *sys, uint64_t pa);
+/* The same for the entry noted in *pa, if it is not 0, and the note is cleared. */
+int obmm_emulator_release(struct obmm_sys *sys, uint64_t *pa);
 
 /*
  * As libc's calls of the same names, for ranges that this node's regions are
@@ -51,11 +59,20 @@ int64_t obmm_emulator_file(struct obmm_sys *sys, int fd, int operation, uint64_t
 int obmm_emulator_chmod(struct obmm_sys *sys, const char *path, unsigned int mode);
 int obmm_emulator_chown(struct obmm_sys *sys, const char *path, unsigned int uid, unsigned int gid);
 
+/* How many open files a region has: while there are any it is not removed.  Or a negative errno. */
+int64_t obmm_emulator_opens(struct obmm_sys *sys, uint64_t mem_id);
+
+/* The device that fd is an open file of: length of its path, or 0 when fd is none of the node's. */
+size_t obmm_emulator_device(struct obmm_sys *sys, int fd, char *device, size_t size);
 /* Whether fd is an open file of the emulated node. */
 int obmm_emulator_is_open(struct obmm_sys *sys, int fd);
 /* The connection's own descriptor, which programs must not close; -1 before the first call of a forked child. */
 int obmm_emulator_descriptor(struct obmm_sys *sys);
 /* Move the connection away if it is at the number fd, for a dup2. */
 void obmm_emulator_vacate(struct obmm_sys *sys, int fd);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

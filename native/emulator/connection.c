@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -30,7 +31,7 @@ struct obmm_connection {
 	_Atomic pid_t pid;    /* whose connection `fd` is */
 	_Atomic int fd;	      /* -1: none yet in this process */
 	_Atomic ino_t inode;  /* of fd: programs that close everything close it too */
-	_Atomic pid_t server; /* the peer of every emulated descriptor */
+	uint32_t tag;	      /* of the fabric whose open files are ours */
 	char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	char node[OBMM_WIRE_NAME_MAX];
 	char root[OBMM_WIRE_ROOT_MAX];
@@ -316,6 +317,7 @@ static int converse(struct obmm_connection *c, struct obmm_call *call)
 				rc = converse(c, &undo);
 				return rc == -ESHUTDOWN ? rc : failed;
 			}
+			call->answered = !rc;
 			if (rc || unstored)
 				return rc ? rc : unstored;
 			call->value = answer.value;
@@ -332,14 +334,6 @@ static ino_t inode_of(int fd)
 	struct stat st;
 
 	return fstat(fd, &st) || !S_ISSOCK(st.st_mode) ? 0 : st.st_ino;
-}
-
-static pid_t creator_of(int fd)
-{
-	struct ucred peer;
-	socklen_t size = sizeof(peer);
-
-	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) ? -1 : peer.pid;
 }
 
 static int hello(struct obmm_connection *c, int fd)
@@ -363,6 +357,7 @@ static int hello(struct obmm_connection *c, int fd)
 		return -EPROTO;
 	if (welcome.error)
 		return -welcome.error;
+	c->tag = welcome.tag;
 	memcpy(c->node, welcome.node, sizeof(c->node));
 	memcpy(c->root, welcome.root, sizeof(c->root));
 	c->node[sizeof(c->node) - 1] = 0;
@@ -400,7 +395,6 @@ static int establish(struct obmm_connection *c)
 	}
 	c->fd = fd;
 	c->inode = inode_of(fd);
-	c->server = creator_of(fd);
 	c->pid = getpid();
 	return 0;
 }
@@ -439,10 +433,35 @@ int obmm_connection_call(struct obmm_connection *c, struct obmm_call *call)
 
 uint64_t obmm_connection_file(struct obmm_connection *c, int fd)
 {
-	/* both ends of an open file were made by the server: that is its peer credential */
-	if (creator_of(fd) != c->server || fd == obmm_connection_descriptor(c))
+	struct stat st;
+
+	return obmm_connection_device(c, fd, NULL, 0) && !fstat(fd, &st) ? st.st_ino : 0;
+}
+
+size_t obmm_connection_device(struct obmm_connection *c, int fd, char *device, size_t size)
+{
+	/* the server's files of memory are sealed against everything, and their names say whose and what they are */
+	static const int sealed = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+	char path[32], link[300], prefix[128];
+	int seals = fcntl(fd, F_GET_SEALS); /* a kernel may add one against execution (vm.memfd_noexec) */
+	ssize_t length;
+	char *end;
+
+	if (seals < 0 || (seals & sealed) != sealed)
 		return 0;
-	return inode_of(fd);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	length = readlink(path, link, sizeof(link) - 1);
+	if (length < 0)
+		return 0;
+	link[length] = 0;
+	snprintf(prefix, sizeof(prefix), "/memfd:obmm:%u:%s:", c->tag, c->node);
+	end = strrchr(link, ' '); /* " (deleted)": such a file has no name in any folder */
+	if (!end || strncmp(link, prefix, strlen(prefix)))
+		return 0;
+	*end = 0;
+	if (size)
+		snprintf(device, size, "%s", link + strlen(prefix));
+	return strlen(link) - strlen(prefix);
 }
 
 int obmm_connection_descriptor(struct obmm_connection *c)

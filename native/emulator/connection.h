@@ -15,6 +15,7 @@ struct obmm_call {
 	const void *payload; /* the caller's pointer itself: the kernel gives EFAULT */
 	int keep_flags;	     /* OPEN: O_CLOEXEC or 0 for the descriptor that comes back */
 	int descriptor;	     /* OPEN: that descriptor */
+	int answered;	     /* the result is the server's, not that there is none */
 	int64_t value;
 };
 
@@ -32,10 +33,12 @@ void obmm_connection_put(struct obmm_connection *connection);
 int obmm_connection_call(struct obmm_connection *connection, struct obmm_call *call);
 
 /*
- * The inode that names fd in requests, or 0 when fd is no open file of this
+ * The inode that names fd in requests, or 0 when fd is not an open file of this
  * connection's fabric.
  */
 uint64_t obmm_connection_file(struct obmm_connection *connection, int fd);
+/* The device behind fd ("/dev/obmm") and its length, or 0 when fd is not an open file of this connection's node. */
+size_t obmm_connection_device(struct obmm_connection *connection, int fd, char *device, size_t size);
 
 /* The connection's own descriptor in this process, or -1. */
 int obmm_connection_descriptor(struct obmm_connection *connection);

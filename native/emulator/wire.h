@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define OBMM_WIRE_MAGIC 0x4d4d424fu /* "OBMM" */
-#define OBMM_WIRE_VERSION 1
+#define OBMM_WIRE_VERSION 2
 
 #define OBMM_WIRE_NAME_MAX 64
 #define OBMM_WIRE_ROOT_MAX 256
@@ -61,6 +61,8 @@ enum obmm_wire_call {
 	OBMM_CALL_CHMOD = 15,
 	/* args: owner, group, effective uid; payload: a device's path */
 	OBMM_CALL_CHOWN = 16,
+	/* args: mem_id; the value is how many open files the region has */
+	OBMM_CALL_OPENS = 17,
 };
 
 /* Operations on an open file that carry no memory of their own. */
@@ -107,7 +109,7 @@ struct obmm_wire_welcome {
 	uint16_t version;
 	uint16_t zero;
 	int32_t error; /* 0 or an errno: ENODEV no such node, EPROTO other version, EACCES other user */
-	uint32_t zero2;
+	uint32_t tag; /* of this fabric, in the names of its open files */
 	char node[OBMM_WIRE_NAME_MAX];
 	char root[OBMM_WIRE_ROOT_MAX]; /* the node's tree: root/sys, root/proc, root/dev */
 };
@@ -116,7 +118,7 @@ struct obmm_wire_request {
 	uint32_t size; /* of the payload that follows */
 	uint16_t call;
 	uint16_t flags;
-	uint64_t file; /* inode of the client's end of the open file, or 0 */
+	uint64_t file; /* inode of what stands for the open file, or 0 */
 	uint64_t arg[6];
 };
 

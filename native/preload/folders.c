@@ -3,6 +3,8 @@
  * Folders that both machines have, such as /dev and /sys/devices: listed with
  * the node's entries after this machine's.
  */
+#include "preload.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,12 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "preload.h"
-
 /* An open folder with a second one behind it. */
 struct listing {
 	struct listing *next;
 	DIR *first, *second;
+	char folder[64]; /* those that both machines have are few, with short names */
 };
 
 static struct listing *listings;
@@ -37,7 +38,7 @@ static struct listing *find(DIR *dir)
 }
 
 /* Let the node's folder `second` follow dir's entries. */
-static void follow(DIR *dir, DIR *second)
+static void follow(DIR *dir, DIR *second, const char *folder)
 {
 	struct listing *l = malloc(sizeof(*l));
 
@@ -46,6 +47,7 @@ static void follow(DIR *dir, DIR *second)
 		return;
 	}
 	*l = (struct listing){ .first = dir, .second = second };
+	strncpy(l->folder, folder, sizeof(l->folder) - 1);
 	pthread_mutex_lock(&lock);
 	l->next = listings;
 	listings = l;
@@ -68,11 +70,11 @@ EXPORT DIR *opendir(const char *path)
 	struct preload_path found;
 	DIR *dir, *second;
 
-	preload_find(AT_FDCWD, path, &found);
+	preload_find(AT_FDCWD, path, FOLLOW, &found);
 	dir = NEXT(opendir)(found.file);
 	second = dir ? beside(&found) : NULL;
 	if (second)
-		follow(dir, second);
+		follow(dir, second, found.out);
 	return dir;
 }
 
@@ -82,10 +84,10 @@ EXPORT DIR *fdopendir(int fd)
 	DIR *dir = NEXT(fdopendir)(fd), *second;
 
 	if (dir) {
-		preload_find(fd, ".", &found);
+		preload_find(fd, ".", FOLLOW, &found);
 		second = beside(&found);
 		if (second)
-			follow(dir, second);
+			follow(dir, second, found.out);
 	}
 	return dir;
 }
@@ -129,25 +131,35 @@ static int listed(const struct listing *l, const char *name)
 	return !raw_fstatat(dirfd(l->first), name, &st, AT_SYMLINK_NOFOLLOW);
 }
 
-EXPORT struct dirent *readdir(DIR *dir)
+/* The next entry of this machine's folder that the emulated machine has too. */
+static struct dirent *of_this_machine(const struct listing *l, DIR *dir)
 {
 	struct dirent *entry = NEXT(readdir)(dir);
-	struct listing *l = entry ? NULL : find(dir);
 
-	while (l && (entry = NEXT(readdir)(l->second)) && listed(l, entry->d_name))
-		;
+	while (l && entry && preload_is_ours(l->folder, entry->d_name))
+		entry = NEXT(readdir)(dir);
 	return entry;
 }
 
-EXPORT struct dirent64 *readdir64(DIR *dir)
+EXPORT struct dirent *readdir(DIR *dir)
 {
-	return (struct dirent64 *)readdir(dir); /* one layout on 64-bit machines */
+	struct listing *l = find(dir);
+	struct dirent *entry = of_this_machine(l, dir);
+
+	if (entry || !l)
+		return entry;
+	while ((entry = NEXT(readdir)(l->second)) && !preload_is_ours(l->folder, entry->d_name) &&
+	       listed(l, entry->d_name))
+		;
+	/* a device stands on disk as a plain file */
+	if (entry && entry->d_type == DT_REG && !strcmp(l->folder, "/dev"))
+		entry->d_type = DT_CHR;
+	return entry;
 }
 
-EXPORT int scandir(const char *path, struct dirent ***names, int (*select)(const struct dirent *),
-		   int (*compare)(const struct dirent **, const struct dirent **))
+static int scan(DIR *dir, struct dirent ***names, int (*select)(const struct dirent *),
+		int (*compare)(const struct dirent **, const struct dirent **))
 {
-	DIR *dir = opendir(path);
 	struct dirent **list = NULL, *entry, *copy;
 	size_t count = 0, room = 0;
 
@@ -172,7 +184,7 @@ EXPORT int scandir(const char *path, struct dirent ***names, int (*select)(const
 	if (compare && count)
 		qsort(list, count, sizeof(*list), (int (*)(const void *, const void *))(void (*)(void))compare);
 	*names = list;
-	return count;
+	return (int)count;
 fail:
 	while (count)
 		free(list[--count]);
@@ -182,11 +194,37 @@ fail:
 	return -1;
 }
 
-EXPORT int scandir64(const char *path, struct dirent64 ***names, int (*select)(const struct dirent64 *),
-		     int (*compare)(const struct dirent64 **, const struct dirent64 **))
+EXPORT int scandir(const char *path, struct dirent ***names, int (*select)(const struct dirent *),
+		   int (*compare)(const struct dirent **, const struct dirent **))
 {
-	return scandir(path, (struct dirent ***)names, (int (*)(const struct dirent *))(void (*)(void))select,
-		       (int (*)(const struct dirent **, const struct dirent **))(void (*)(void))compare);
+	return scan(opendir(path), names, select, compare);
+}
+
+EXPORT int scandirat(int dirfd, const char *path, struct dirent ***names, int (*select)(const struct dirent *),
+		     int (*compare)(const struct dirent **, const struct dirent **))
+{
+	int fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+	if (fd >= 0 && !dir)
+		raw_close(fd);
+	return scan(dir, names, select, compare);
+}
+
+/* Kept for old programs, and marked so in libc's headers: the next entry in the caller's memory. */
+int read_into(DIR *dir, struct dirent *room, struct dirent **result) __asm__("readdir_r");
+
+EXPORT int read_into(DIR *dir, struct dirent *room, struct dirent **result)
+{
+	struct dirent *entry;
+	int saved = errno, error;
+
+	errno = 0;
+	entry = readdir(dir);
+	error = errno;
+	errno = saved;
+	*result = entry ? memcpy(room, entry, entry->d_reclen) : NULL;
+	return entry ? 0 : error;
 }
 
 static void glob_closedir(void *dir)
@@ -217,7 +255,9 @@ EXPORT int glob(const char *pattern, int flags, int (*error)(const char *, int),
 	return NEXT(glob)(pattern, flags | GLOB_ALTDIRFUNC, error, result);
 }
 
-EXPORT int glob64(const char *pattern, int flags, int (*error)(const char *, int), glob64_t *result)
-{
-	return glob(pattern, flags, error, (glob_t *)result);
-}
+extern __typeof__(read_into) read_into64 __asm__("readdir64_r")
+	__attribute__((alias("readdir_r"), visibility("default")));
+ALIAS(readdir, readdir64); /* one layout on 64-bit machines */
+ALIAS(scandir, scandir64);
+ALIAS(scandirat, scandirat64);
+ALIAS(glob, glob64);

@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls about the address space (spec 9.3 to 9.5). */
+/*
+ * Calls about the address space (spec 9.3 to 9.5).  Allocators make them before
+ * anything is up: whatever touches no region goes on without a lock, an
+ * allocation or a look at the node.
+ */
+#include "preload.h"
+
 #include <errno.h>
 #include <stdarg.h>
-
-#include "preload.h"
+#include <stdlib.h>
+#include <sys/shm.h>
+#include <sys/uio.h>
 
 /* Other memory replaces [addr, addr + length): the regions mapped there are let go. */
 static void replaced(void *addr, size_t length)
 {
-	struct obmm_sys *sys = preload_node();
+	struct obmm_sys *sys = preload_node_if_up();
 	int saved = errno;
 
 	if (sys && preload_ranges_touch(addr, length)) {
@@ -20,7 +27,7 @@ static void replaced(void *addr, size_t length)
 
 EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
-	struct obmm_sys *sys = flags & MAP_ANONYMOUS ? NULL : preload_node_of(fd);
+	struct obmm_sys *sys = flags & MAP_ANONYMOUS || !preload_node_if_up() ? NULL : preload_node_of(fd);
 	void *mapped;
 
 	if (!sys) {
@@ -34,14 +41,9 @@ EXPORT void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t 
 	return mapped;
 }
 
-EXPORT void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
-{
-	return mmap(addr, length, prot, flags, fd, offset);
-}
-
 EXPORT int munmap(void *addr, size_t length)
 {
-	struct obmm_sys *sys = preload_node();
+	struct obmm_sys *sys = preload_node_if_up();
 
 	if (!sys || !preload_ranges_touch(addr, length))
 		return raw_munmap(addr, length);
@@ -55,7 +57,7 @@ EXPORT int munmap(void *addr, size_t length)
 
 EXPORT int mprotect(void *addr, size_t length, int prot)
 {
-	struct obmm_sys *sys = preload_node();
+	struct obmm_sys *sys = preload_node_if_up();
 
 	if (!sys || !preload_ranges_touch(addr, length))
 		return raw_mprotect(addr, length, prot);
@@ -64,7 +66,7 @@ EXPORT int mprotect(void *addr, size_t length, int prot)
 
 EXPORT int madvise(void *addr, size_t length, int advice)
 {
-	struct obmm_sys *sys = preload_node();
+	struct obmm_sys *sys = preload_node_if_up();
 
 	if (!sys || !preload_ranges_touch(addr, length))
 		return raw_madvise(addr, length, advice);
@@ -73,7 +75,7 @@ EXPORT int madvise(void *addr, size_t length, int advice)
 
 EXPORT int msync(void *addr, size_t length, int flags)
 {
-	struct obmm_sys *sys = preload_node();
+	struct obmm_sys *sys = preload_node_if_up();
 
 	if (!sys || !preload_ranges_touch(addr, length))
 		return raw_msync(addr, length, flags);
@@ -82,7 +84,7 @@ EXPORT int msync(void *addr, size_t length, int flags)
 
 EXPORT void *mremap(void *addr, size_t old_length, size_t new_length, int flags, ...)
 {
-	struct obmm_sys *sys = preload_node();
+	struct obmm_sys *sys = preload_node_if_up();
 	void *new_addr = NULL, *moved;
 	va_list more;
 
@@ -101,3 +103,96 @@ EXPORT void *mremap(void *addr, size_t old_length, size_t new_length, int flags,
 		preload_ranges_remove((char *)addr + preload_pages(new_length), old_length - preload_pages(new_length));
 	return moved;
 }
+
+EXPORT int pkey_mprotect(void *addr, size_t length, int prot, int key)
+{
+	struct obmm_sys *sys = preload_node_if_up();
+
+	if (!sys || !preload_ranges_touch(addr, length))
+		return (int)raw_call(SYS_pkey_mprotect, (long)addr, (long)length, prot, key, 0, 0);
+	return obmm_emulator_mprotect(sys, addr, length, prot);
+}
+
+EXPORT int posix_madvise(void *addr, size_t length, int advice)
+{
+	int saved = errno, error = 0;
+
+	if (advice != POSIX_MADV_DONTNEED && madvise(addr, length, advice)) /* which means nothing here, as in libc */
+		error = errno;
+	errno = saved;
+	return error;
+}
+
+/* Whether any of the ranges is a region's: memory that has no pages which a kernel could take hold of. */
+static int any_region(const struct iovec *parts, unsigned long count)
+{
+	for (unsigned long i = 0; preload_node_if_up() && i < count && i < IOV_MAX; i++)
+		if (parts[i].iov_len && preload_ranges_touch(parts[i].iov_base, parts[i].iov_len))
+			return 1;
+	return 0;
+}
+
+static int no_pages(const struct iovec *parts, unsigned long count)
+{
+	if (!any_region(parts, count))
+		return 0;
+	errno = EFAULT;
+	return 1;
+}
+
+EXPORT ssize_t vmsplice(int fd, const struct iovec *parts, size_t count, unsigned int flags)
+{
+	REFUSE(fd, EBADF); /* no pipe */
+	return no_pages(parts, count) ? -1 : NEXT(vmsplice)(fd, parts, count, flags);
+}
+
+EXPORT ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+				unsigned long remotes, unsigned long flags)
+{
+	if (pid == getpid() && no_pages(remote, remotes))
+		return -1;
+	return NEXT(process_vm_readv)(pid, local, locals, remote, remotes, flags);
+}
+
+EXPORT ssize_t process_vm_writev(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+				 unsigned long remotes, unsigned long flags)
+{
+	if (pid == getpid() && no_pages(remote, remotes))
+		return -1;
+	return NEXT(process_vm_writev)(pid, local, locals, remote, remotes, flags);
+}
+
+/* Advice for several ranges: each as madvise would take it. */
+EXPORT ssize_t process_madvise(int pidfd, const struct iovec *parts, size_t count, int advice, unsigned int flags)
+{
+	if (any_region(parts, count)) {
+		errno = EINVAL; /* none of the advices that this call knows has a meaning for the driver's memory */
+		return -1;
+	}
+	return raw_call(SYS_process_madvise, pidfd, (long)parts, (long)count, advice, flags, 0);
+}
+
+EXPORT int remap_file_pages(void *addr, size_t length, int prot, size_t page, int flags)
+{
+	if (preload_node_if_up() && preload_ranges_touch(addr, length)) {
+		errno = EINVAL;
+		return -1;
+	}
+	return NEXT(remap_file_pages)(addr, length, prot, page, flags);
+}
+
+EXPORT void *shmat(int id, const void *addr, int flags)
+{
+	struct shmid_ds segment;
+
+	/* SHM_REMAP replaces what is mapped there, as MAP_FIXED does */
+	if (addr && flags & SHM_REMAP && preload_node_if_up() && !shmctl(id, IPC_STAT, &segment))
+		replaced((void *)(uintptr_t)addr, segment.shm_segsz);
+	return NEXT(shmat)(id, addr, flags);
+}
+
+ALIAS(mmap, mmap64);
+ALIAS(mmap, __mmap);
+ALIAS(munmap, __munmap);
+ALIAS(mprotect, __mprotect);
+ALIAS(madvise, __madvise);

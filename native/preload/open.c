@@ -1,21 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that open paths and end descriptors. */
+#include "preload.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "preload.h"
+/* A file of the node's tree: read as it is; what may be written goes nowhere, as the driver has no such attribute. */
+static int open_tree_file(const char *file, int flags, mode_t mode)
+{
+	const int writes = (flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC;
+	struct stat st;
+	int missing = raw_fstatat(AT_FDCWD, file, &st, 0);
+
+	if (missing && errno == ENOENT && flags & O_CREAT)
+		errno = EACCES; /* no files are made there */
+	if (missing)
+		return -1;
+	if (flags & O_CREAT && flags & O_EXCL) {
+		errno = EEXIST;
+		return -1;
+	}
+	if (S_ISREG(st.st_mode) && writes && !(st.st_mode & 0222)) {
+		errno = EACCES;
+		return -1;
+	}
+	if (S_ISREG(st.st_mode) && writes && !(flags & O_DIRECTORY))
+		file = "/dev/null";
+	return raw_openat(AT_FDCWD, file, flags & ~(O_CREAT | O_TRUNC | O_NOFOLLOW), mode);
+}
 
 static int open_at(int dirfd, const char *path, int flags, mode_t mode)
 {
+	const int link = flags & O_NOFOLLOW || (flags & O_CREAT && flags & O_EXCL);
 	struct preload_path found;
 	struct obmm_sys *sys;
 
-	preload_find(dirfd, path, &found);
-	if (found.place != PLACE_DEVICE)
-		return raw_openat(dirfd, found.file, flags, mode);
+	preload_find(dirfd, path, link ? NOFOLLOW : FOLLOW, &found);
+	if (found.place == PLACE_ELSEWHERE)
+		return raw_openat(dirfd, path, flags, mode);
+	if (found.place == PLACE_TREE)
+		return open_tree_file(found.file, flags, mode);
 	sys = preload_node();
 	if (sys)
 		return sys->open(sys, found.out, flags);
@@ -83,53 +110,86 @@ EXPORT int creat(const char *path, mode_t mode)
 	return open_at(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
 }
 
-EXPORT int creat64(const char *path, mode_t mode)
+/* openat2(2) has no wrapper in older libraries; the kernel's rules about how to resolve are not for the node's paths. */
+int preload_openat2(int dirfd, const char *path, const uint64_t *how, size_t size)
 {
-	return creat(path, mode);
+	struct preload_path found;
+
+	if (size >= 3 * sizeof(*how)) {
+		preload_find(dirfd, path, how[0] & O_NOFOLLOW ? NOFOLLOW : FOLLOW, &found);
+		if (found.place != PLACE_ELSEWHERE)
+			return open_at(dirfd, path, (int)how[0], (mode_t)how[1]);
+	}
+	return (int)raw_call(SYS_openat2, dirfd, (long)path, (long)how, (long)size, 0, 0);
 }
 
-/* fopen of a device: a descriptor as open gives it, and a stream on it. */
-static FILE *stream_of(const char *path, const char *mode)
+/* The flags of open that a stream's mode asks for. */
+static int flags_of(const char *mode)
 {
-	int flags = strchr(mode, '+') ? O_RDWR : *mode == 'r' ? O_RDONLY : O_WRONLY;
-	int fd = open(path, strchr(mode, 'e') ? flags | O_CLOEXEC : flags);
-	FILE *stream = fd < 0 ? NULL : fdopen(fd, mode);
+	int flags = *mode == 'r' ? 0 : *mode == 'a' ? O_CREAT | O_APPEND : O_CREAT | O_TRUNC;
 
-	if (fd >= 0 && !stream)
-		raw_close(fd);
-	return stream;
+	flags |= strchr(mode, '+') ? O_RDWR : *mode == 'r' ? O_RDONLY : O_WRONLY;
+	return flags | (strchr(mode, 'e') ? O_CLOEXEC : 0) | (strchr(mode, 'x') ? O_EXCL : 0);
 }
 
 EXPORT FILE *fopen(const char *path, const char *mode)
 {
 	struct preload_path found;
+	FILE *stream;
+	int fd;
 
-	preload_find(AT_FDCWD, path, &found);
-	if (found.place == PLACE_DEVICE)
-		return stream_of(path, mode);
-	return NEXT(fopen)(found.file, mode);
-}
-
-EXPORT FILE *fopen64(const char *path, const char *mode)
-{
-	return fopen(path, mode);
+	preload_find(AT_FDCWD, path, FOLLOW, &found);
+	if (found.place == PLACE_ELSEWHERE)
+		return NEXT(fopen)(path, mode);
+	/* a file of the node's: a descriptor as open gives it, and a stream on it */
+	fd = open_at(AT_FDCWD, path, flags_of(mode), 0666);
+	stream = fd < 0 ? NULL : fdopen(fd, mode);
+	if (fd >= 0 && !stream)
+		raw_close(fd);
+	return stream;
 }
 
 EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream)
 {
 	struct preload_path found;
+	int fd, to;
 
-	preload_find(AT_FDCWD, path, &found);
-	return NEXT(freopen)(found.file, mode, stream);
+	preload_find(AT_FDCWD, path, FOLLOW, &found);
+	if (found.place == PLACE_ELSEWHERE)
+		return NEXT(freopen)(path, mode, stream);
+	/* the stream on something that libc can open, then the node's file in its place */
+	fd = open_at(AT_FDCWD, path, flags_of(mode), 0666);
+	if (fd < 0) {
+		int saved = errno;
+
+		fclose(stream);
+		errno = saved;
+		return NULL;
+	}
+	stream = NEXT(freopen)("/dev/null", mode, stream);
+	to = stream ? fileno(stream) : -1;
+	if (to >= 0)
+		raw_call(SYS_dup3, fd, to, strchr(mode, 'e') ? O_CLOEXEC : 0, 0, 0, 0);
+	raw_close(fd);
+	return stream;
 }
 
 EXPORT int chdir(const char *path)
 {
 	struct preload_path found;
 
-	preload_find(AT_FDCWD, path, &found);
+	preload_find(AT_FDCWD, path, FOLLOW, &found);
 	return NEXT(chdir)(found.file);
 }
+
+ALIAS(open, __open);
+ALIAS(open64, __open64);
+ALIAS(open, __open_nocancel);
+ALIAS(open64, __open64_nocancel);
+ALIAS(creat, creat64);
+ALIAS(fopen, fopen64);
+ALIAS(fopen, _IO_fopen);
+ALIAS(freopen, freopen64);
 
 /*
  * The connection's descriptor is none that the program knows: loops that close
@@ -160,29 +220,40 @@ EXPORT int close(int fd)
 
 EXPORT int dup2(int from, int to)
 {
+	if (hidden(from)) {
+		errno = EBADF;
+		return -1;
+	}
 	make_room(to);
-	return NEXT(dup2)(from, to);
+	if (from == to)
+		return raw_fcntl(from, F_GETFD, NULL) < 0 ? -1 : to;
+	return (int)raw_call(SYS_dup3, from, to, 0, 0, 0, 0);
 }
 
 EXPORT int dup3(int from, int to, int flags)
 {
 	make_room(to);
-	return NEXT(dup3)(from, to, flags);
+	return (int)raw_call(SYS_dup3, from, to, flags, 0, 0, 0);
 }
 
 EXPORT int close_range(unsigned int first, unsigned int last, int flags)
 {
 	struct obmm_sys *sys = preload_node();
-	int kept = sys ? obmm_emulator_descriptor(sys) : -1;
+	const int kept = sys ? obmm_emulator_descriptor(sys) : -1;
+	const unsigned int at = (unsigned int)kept;
 
-	if (kept < 0 || (unsigned int)kept < first || (unsigned int)kept > last)
-		return syscall(SYS_close_range, first, last, flags);
-	if ((unsigned int)kept > first && syscall(SYS_close_range, first, kept - 1, flags))
+	if (kept < 0 || at < first || at > last)
+		return (int)raw_call(SYS_close_range, first, last, flags, 0, 0, 0);
+	if (at > first && raw_call(SYS_close_range, first, at - 1, flags, 0, 0, 0))
 		return -1;
-	return (unsigned int)kept < last ? syscall(SYS_close_range, kept + 1, last, flags) : 0;
+	return at < last ? (int)raw_call(SYS_close_range, at + 1, last, flags, 0, 0, 0) : 0;
 }
 
 EXPORT void closefrom(int first)
 {
 	close_range(first < 0 ? 0 : first, ~0U, 0);
 }
+
+ALIAS(close, __close);
+ALIAS(close, __close_nocancel);
+ALIAS(dup2, __dup2);

@@ -2,11 +2,13 @@
 /*
  * libobmm_preload.so: lets an unmodified, dynamically linked program use an
  * emulated node through the paths and calls of the driver (docs/emulator.md,
- * "Foreign programs").  It replaces libc functions; whatever concerns no node,
- * no region and no file of the node's tree goes on to the next library.
+ * "Foreign programs").  It replaces libc functions; functions.toml says for
+ * each function of libc what becomes of it.
  */
 #ifndef OBMM_PRELOAD_H
 #define OBMM_PRELOAD_H
+
+#include "flags.h"
 
 #include <limits.h>
 #include <stddef.h>
@@ -17,6 +19,16 @@
 #include "raw.h"
 
 #define EXPORT __attribute__((visibility("default")))
+
+/* One more name of a replaced function: what libc's headers or other libraries call instead. */
+#if __has_attribute(copy)
+#define SAME_AS(function) copy(function),
+#else
+#define SAME_AS(function)
+#endif
+#define ALIAS(function, name)                                                                               \
+	extern __typeof__(function) preload_##name __asm__(#name)                                           \
+		__attribute__((SAME_AS(function) alias(#function), visibility("default")))
 
 /* The definition of a replaced function that the program would have got without us. */
 #define NEXT(function)                                                                                      \
@@ -29,6 +41,8 @@ void *preload_next(void **slot, const char *name);
 
 /* The node that OBMM_DEVICE names, or NULL: none, or its fabric does not answer (said once on stderr). */
 struct obmm_sys *preload_node(void);
+/* The same without connecting first: for memory calls, which allocators make before anything is up. */
+struct obmm_sys *preload_node_if_up(void);
 /* NULL, or the node when fd is an open file of it. */
 struct obmm_sys *preload_node_of(int fd);
 
@@ -38,20 +52,45 @@ enum preload_place {
 	PLACE_TREE,	 /* a file of the node's sysfs or procfs */
 };
 
+/* What follows a path's last link, as the system call would. */
+enum preload_follow { FOLLOW, NOFOLLOW };
+
+/* Resolved paths may be this long: small stacks open files too.  Longer ones are none of the node's. */
+#define PRELOAD_OUT_MAX 1024
+
 /*
- * Where `path` (relative to dirfd as in openat) leads on the emulated machine.
- * DEVICE: `out` is the device's path.  DEVICE and TREE: `file` is the file on
- * disk that stands for it.  ELSEWHERE below /dev, /sys and /proc: `disk` is
- * where the node's own would be.
+ * Where `path` (relative to dirfd as in openat) leads on the emulated machine,
+ * links resolved as a kernel does.  DEVICE: `out` is the device's path.  DEVICE
+ * and TREE: `file` is the file on disk that stands for it.  ELSEWHERE below
+ * /dev, /sys and /proc: `disk` is where the node's own would be.
  */
 struct preload_path {
 	enum preload_place place;
 	const char *file; /* what to give to the next library: `disk`, or the path itself */
-	char out[PATH_MAX];
-	char disk[PATH_MAX];
+	char out[PRELOAD_OUT_MAX];
+	char disk[PRELOAD_OUT_MAX + OBMM_WIRE_ROOT_MAX];
 };
 
-void preload_find(int dirfd, const char *path, struct preload_path *found);
+void preload_find(int dirfd, const char *path, enum preload_follow follow, struct preload_path *found);
+
+/* Whether the entry `name` of `folder` is always the node's, whatever this machine has there. */
+int preload_is_ours(const char *folder, const char *name);
+
+/*
+ * Whether a call that changes what `path` names has to be refused: the node's
+ * files are the driver's.  1 and errno: `exists` when there is such a file;
+ * when there is none ENOENT, or EPERM for a call that would make one (which
+ * says EEXIST or EADDRINUSE of one that is there); ENOTDIR behind a device.
+ */
+int preload_refuses(int dirfd, const char *path, enum preload_follow follow, int exists);
+
+/* A path on disk below the node's tree as the program knows it, in place; its length. */
+size_t preload_unroot(char *path);
+/* `link`, as /proc/<pid>/fd/<n> of any process shows an open file of this node: its device, or NULL. */
+const char *preload_linked_device(char *link);
+
+/* Keep what exec has to hand on: called once, when the node is up. */
+void preload_remember_environment(void);
 
 static inline size_t preload_pages(size_t length)
 {
@@ -62,5 +101,23 @@ static inline size_t preload_pages(size_t length)
 void preload_ranges_add(void *addr, size_t length);
 void preload_ranges_remove(void *addr, size_t length);
 int preload_ranges_touch(const void *addr, size_t length);
+
+/* On a file of the node: the server's answer to `operation`, returned from the caller. */
+#define ANSWER(fd, operation, a, b, c)                                                                      \
+	do {                                                                                                \
+		struct obmm_sys *node_ = preload_node_of(fd);                                               \
+                                                                                                            \
+		if (node_)                                                                                  \
+			return obmm_emulator_file(node_, fd, operation, a, b, c);                           \
+	} while (0)
+
+/* On a file of the node: refuse, as a kernel does for any character device without the operation. */
+#define REFUSE(fd, error)                                                                                   \
+	do {                                                                                                \
+		if (preload_node_of(fd)) {                                                                  \
+			errno = (error);                                                                    \
+			return -1;                                                                          \
+		}                                                                                           \
+	} while (0)
 
 #endif

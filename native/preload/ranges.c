@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "preload.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
-
-#include "preload.h"
 
 struct range {
 	uintptr_t start, end;

@@ -3,46 +3,43 @@
  * Calls about a path's properties.  A device's stands on disk as a plain file:
  * what they report becomes a character device again.
  */
+#include "preload.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 
-#include "preload.h"
+/* What the file that stands for a device says: "major:minor", and "uid:gid" when root gave it away. */
+struct device_text {
+	unsigned int major, minor, uid, gid;
+};
 
-/* The text file that holds a device's numbers (spec 2). */
-static void numbers_path(const char *device, char *out, size_t size)
+static void read_device(const char *disk, struct device_text *device)
 {
-	const char *name = strrchr(device, '/') + 1;
-	struct obmm_sys *sys = preload_node();
+	char text[64] = "";
+	int fd = raw_openat(AT_FDCWD, disk, O_RDONLY | O_CLOEXEC, 0);
 
-	if (!strcmp(name, "obmm"))
-		snprintf(out, size, "%s/sys/class/misc/obmm/dev", sys ? sys->root : "");
-	else
-		snprintf(out, size, "%s/sys/devices/obmm/%s/dev", sys ? sys->root : "", name);
+	*device = (struct device_text){ 0 };
+	if (fd < 0)
+		return;
+	if (raw_read(fd, text, sizeof(text) - 1) > 0)
+		sscanf(text, "%u:%u %u:%u", &device->major, &device->minor, &device->uid, &device->gid);
+	raw_close(fd);
 }
 
-static dev_t numbers_of(const char *device)
+static void as_device(const char *disk, struct stat *st)
 {
-	char path[PATH_MAX], text[32] = "";
-	unsigned int major = 0, minor = 0;
-	int fd;
+	struct device_text device;
 
-	numbers_path(device, path, sizeof(path));
-	fd = raw_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-	if (fd >= 0) {
-		if (raw_read(fd, text, sizeof(text) - 1) > 0)
-			sscanf(text, "%u:%u", &major, &minor);
-		raw_close(fd);
-	}
-	return makedev(major, minor);
-}
-
-static void as_device(const char *device, struct stat *st)
-{
+	read_device(disk, &device);
 	st->st_mode = S_IFCHR | (st->st_mode & 07777);
-	st->st_rdev = numbers_of(device);
+	st->st_rdev = makedev(device.major, device.minor);
+	st->st_uid = device.uid;
+	st->st_gid = device.gid;
 	st->st_size = 0;
 	st->st_blocks = 0;
 }
@@ -60,19 +57,17 @@ static off_t attribute_size(const char *path, off_t size)
 /* The device behind an open file of the node. */
 static int device_of(int fd, char *device, size_t size)
 {
-	struct obmm_sys *sys = preload_node_of(fd);
-	int64_t id;
+	struct obmm_sys *sys = fd >= 0 ? preload_node() : NULL;
+	int saved = errno, found = sys && obmm_emulator_device(sys, fd, device, size);
 
-	if (!sys)
-		return 0;
-	id = obmm_emulator_file(sys, fd, OBMM_FILE_DEVICE, 0, 0, 0);
-	if (id < 0)
-		return 0;
-	if (id)
-		snprintf(device, size, "/dev/obmm_shmdev%lld", (long long)id);
-	else
-		snprintf(device, size, "/dev/obmm");
-	return 1;
+	errno = saved;
+	return found;
+}
+
+/* Kept apart: libc's headers promise compilers that paths are never NULL, which the kernel takes for an empty one. */
+__attribute__((noinline)) static int is_empty(const char *path)
+{
+	return !path || !*path;
 }
 
 static int stat_at(int dirfd, const char *path, struct stat *st, int flags)
@@ -81,12 +76,12 @@ static int stat_at(int dirfd, const char *path, struct stat *st, int flags)
 	char device[64];
 	int rc;
 
-	if (path && !*path && flags & AT_EMPTY_PATH && device_of(dirfd, device, sizeof(device)))
+	if (is_empty(path) && flags & AT_EMPTY_PATH && device_of(dirfd, device, sizeof(device)))
 		return stat_at(AT_FDCWD, device, st, 0);
-	preload_find(dirfd, path, &found);
+	preload_find(dirfd, path, flags & AT_SYMLINK_NOFOLLOW ? NOFOLLOW : FOLLOW, &found);
 	rc = raw_fstatat(dirfd, found.file, st, flags);
 	if (!rc && found.place == PLACE_DEVICE)
-		as_device(found.out, st);
+		as_device(found.file, st);
 	else if (!rc && found.place == PLACE_TREE && S_ISREG(st->st_mode))
 		st->st_size = attribute_size(found.out, st->st_size);
 	return rc;
@@ -97,7 +92,7 @@ static int stat_fd(int fd, struct stat *st)
 	char device[64];
 	int rc = raw_fstat(fd, st);
 
-	if (!rc && S_ISSOCK(st->st_mode) && device_of(fd, device, sizeof(device)))
+	if (!rc && S_ISREG(st->st_mode) && !st->st_size && device_of(fd, device, sizeof(device)))
 		return stat_at(AT_FDCWD, device, st, 0);
 	return rc;
 }
@@ -107,19 +102,9 @@ EXPORT int stat(const char *path, struct stat *st)
 	return stat_at(AT_FDCWD, path, st, 0);
 }
 
-EXPORT int stat64(const char *path, struct stat64 *st)
-{
-	return stat_at(AT_FDCWD, path, (struct stat *)st, 0);
-}
-
 EXPORT int lstat(const char *path, struct stat *st)
 {
 	return stat_at(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
-}
-
-EXPORT int lstat64(const char *path, struct stat64 *st)
-{
-	return stat_at(AT_FDCWD, path, (struct stat *)st, AT_SYMLINK_NOFOLLOW);
 }
 
 EXPORT int fstat(int fd, struct stat *st)
@@ -127,19 +112,9 @@ EXPORT int fstat(int fd, struct stat *st)
 	return stat_fd(fd, st);
 }
 
-EXPORT int fstat64(int fd, struct stat64 *st)
-{
-	return stat_fd(fd, (struct stat *)st);
-}
-
 EXPORT int fstatat(int dirfd, const char *path, struct stat *st, int flags)
 {
 	return stat_at(dirfd, path, st, flags);
-}
-
-EXPORT int fstatat64(int dirfd, const char *path, struct stat64 *st, int flags)
-{
-	return stat_at(dirfd, path, (struct stat *)st, flags);
 }
 
 /* Programs built against glibc before 2.33 call these. */
@@ -149,22 +124,10 @@ EXPORT int __xstat(int version, const char *path, struct stat *st)
 	return stat_at(AT_FDCWD, path, st, 0);
 }
 
-EXPORT int __xstat64(int version, const char *path, struct stat64 *st)
-{
-	(void)version;
-	return stat_at(AT_FDCWD, path, (struct stat *)st, 0);
-}
-
 EXPORT int __lxstat(int version, const char *path, struct stat *st)
 {
 	(void)version;
 	return stat_at(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
-}
-
-EXPORT int __lxstat64(int version, const char *path, struct stat64 *st)
-{
-	(void)version;
-	return stat_at(AT_FDCWD, path, (struct stat *)st, AT_SYMLINK_NOFOLLOW);
 }
 
 EXPORT int __fxstat(int version, int fd, struct stat *st)
@@ -173,169 +136,133 @@ EXPORT int __fxstat(int version, int fd, struct stat *st)
 	return stat_fd(fd, st);
 }
 
-EXPORT int __fxstat64(int version, int fd, struct stat64 *st)
-{
-	(void)version;
-	return stat_fd(fd, (struct stat *)st);
-}
-
 EXPORT int __fxstatat(int version, int dirfd, const char *path, struct stat *st, int flags)
 {
 	(void)version;
 	return stat_at(dirfd, path, st, flags);
 }
 
-EXPORT int __fxstatat64(int version, int dirfd, const char *path, struct stat64 *st, int flags)
-{
-	(void)version;
-	return stat_at(dirfd, path, (struct stat *)st, flags);
-}
-
 EXPORT int statx(int dirfd, const char *path, int flags, unsigned int mask, struct statx *st)
 {
 	struct preload_path found;
+	struct device_text numbers;
 	char device[64];
-	dev_t numbers;
 	int rc;
 
-	if (flags & AT_EMPTY_PATH && !*path && device_of(dirfd, device, sizeof(device)))
+	if (flags & AT_EMPTY_PATH && is_empty(path) && device_of(dirfd, device, sizeof(device)))
 		return statx(AT_FDCWD, device, flags & ~AT_EMPTY_PATH, mask, st);
-	preload_find(dirfd, path, &found);
-	rc = syscall(SYS_statx, dirfd, found.file, flags, mask, st);
+	preload_find(dirfd, path, flags & AT_SYMLINK_NOFOLLOW ? NOFOLLOW : FOLLOW, &found);
+	rc = (int)raw_call(SYS_statx, dirfd, (long)found.file, flags, mask, (long)st, 0);
 	if (!rc && found.place == PLACE_TREE && S_ISREG(st->stx_mode))
 		st->stx_size = (uint64_t)attribute_size(found.out, (off_t)st->stx_size);
 	if (!rc && found.place == PLACE_DEVICE) {
-		numbers = numbers_of(found.out);
+		read_device(found.file, &numbers);
 		st->stx_mode = S_IFCHR | (st->stx_mode & 07777);
-		st->stx_rdev_major = major(numbers);
-		st->stx_rdev_minor = minor(numbers);
+		st->stx_uid = numbers.uid;
+		st->stx_gid = numbers.gid;
+		st->stx_rdev_major = numbers.major;
+		st->stx_rdev_minor = numbers.minor;
 		st->stx_size = 0;
 		st->stx_blocks = 0;
 	}
 	return rc;
 }
 
-#define FOUND(dirfd, path)                                                                                  \
-	({                                                                                                  \
-		preload_find(dirfd, path, &found);                                                          \
-		found.file;                                                                                 \
-	})
-
 EXPORT int access(const char *path, int mode)
 {
 	struct preload_path found;
 
-	return NEXT(access)(FOUND(AT_FDCWD, path), mode);
+	preload_find(AT_FDCWD, path, FOLLOW, &found);
+	return NEXT(access)(found.file, mode);
 }
 
 EXPORT int faccessat(int dirfd, const char *path, int mode, int flags)
 {
 	struct preload_path found;
 
-	return NEXT(faccessat)(dirfd, FOUND(dirfd, path), mode, flags);
+	preload_find(dirfd, path, flags & AT_SYMLINK_NOFOLLOW ? NOFOLLOW : FOLLOW, &found);
+	return NEXT(faccessat)(dirfd, found.file, mode, flags);
 }
 
 EXPORT int euidaccess(const char *path, int mode)
 {
 	struct preload_path found;
 
-	return NEXT(euidaccess)(FOUND(AT_FDCWD, path), mode);
+	preload_find(AT_FDCWD, path, FOLLOW, &found);
+	return NEXT(euidaccess)(found.file, mode);
 }
 
-EXPORT int eaccess(const char *path, int mode)
+/* The file system that a file of the node's would be on: the one of this machine's folder. */
+static const char *mounted_at(const struct preload_path *found, const char *path)
 {
-	return euidaccess(path, mode);
+	if (found->place == PLACE_ELSEWHERE)
+		return path;
+	if (raw_call(SYS_faccessat, AT_FDCWD, (long)found->file, F_OK, 0, 0, 0))
+		return found->file; /* which is not there */
+	return !strncmp(found->out, "/sys", 4) ? "/sys" : !strncmp(found->out, "/proc", 5) ? "/proc" : "/dev";
 }
 
-EXPORT int chmod(const char *path, mode_t mode)
-{
-	struct preload_path found;
-	struct obmm_sys *sys = preload_node();
-
-	preload_find(AT_FDCWD, path, &found);
-	if (sys && found.place == PLACE_DEVICE)
-		return obmm_emulator_chmod(sys, found.out, mode);
-	return NEXT(chmod)(found.file, mode);
-}
-
-EXPORT int fchmodat(int dirfd, const char *path, mode_t mode, int flags)
+EXPORT int statfs(const char *path, struct statfs *fs)
 {
 	struct preload_path found;
-	struct obmm_sys *sys = preload_node();
 
-	preload_find(dirfd, path, &found);
-	if (sys && found.place == PLACE_DEVICE)
-		return obmm_emulator_chmod(sys, found.out, mode);
-	return NEXT(fchmodat)(dirfd, found.file, mode, flags);
+	preload_find(AT_FDCWD, path, FOLLOW, &found);
+	return NEXT(statfs)(mounted_at(&found, path), fs);
 }
 
-EXPORT int chown(const char *path, uid_t uid, gid_t gid)
+EXPORT int statvfs(const char *path, struct statvfs *fs)
 {
 	struct preload_path found;
-	struct obmm_sys *sys = preload_node();
 
-	preload_find(AT_FDCWD, path, &found);
-	if (sys && found.place == PLACE_DEVICE)
-		return obmm_emulator_chown(sys, found.out, uid, gid);
-	return NEXT(chown)(found.file, uid, gid);
+	preload_find(AT_FDCWD, path, FOLLOW, &found);
+	return NEXT(statvfs)(mounted_at(&found, path), fs);
 }
 
-EXPORT int fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags)
+EXPORT int fstatfs(int fd, struct statfs *fs)
+{
+	return preload_node_of(fd) ? NEXT(statfs)("/dev", fs) : NEXT(fstatfs)(fd, fs);
+}
+
+EXPORT int fstatvfs(int fd, struct statvfs *fs)
+{
+	return preload_node_of(fd) ? NEXT(statvfs)("/dev", fs) : NEXT(fstatvfs)(fd, fs);
+}
+
+/* The link of an open file of this node names its device. */
+EXPORT ssize_t readlinkat(int dirfd, const char *path, char *out, size_t size)
 {
 	struct preload_path found;
-	struct obmm_sys *sys = preload_node();
+	const char *device;
+	char whole[300];
+	ssize_t length;
 
-	preload_find(dirfd, path, &found);
-	if (sys && found.place == PLACE_DEVICE)
-		return obmm_emulator_chown(sys, found.out, uid, gid);
-	return NEXT(fchownat)(dirfd, found.file, uid, gid, flags);
-}
-
-/* What /proc/self/fd says of an open file of the node: its device, not the socket that stands for it. */
-static ssize_t descriptor_link(const char *path, char *out, size_t size)
-{
-	static const char folder[] = "/proc/self/fd/";
-	char device[64], *end;
-	size_t length;
-	long fd;
-
-	if (strncmp(path, folder, strlen(folder)))
-		return -1;
-	fd = strtol(path + strlen(folder), &end, 10);
-	if (*end || !device_of(fd, device, sizeof(device)))
-		return -1;
-	length = strlen(device) < size ? strlen(device) : size;
-	memcpy(out, device, length);
+	preload_find(dirfd, path, NOFOLLOW, &found);
+	/* not into the caller's buffer, which keeps what lies behind the answer; and whole, which that buffer may not hold */
+	length = NEXT(readlinkat)(dirfd, found.file, whole, sizeof(whole) - 1);
+	whole[length < 0 ? 0 : length] = 0;
+	device = strncmp(whole, "/memfd", 6) ? NULL : preload_linked_device(whole);
+	if (!device)
+		return NEXT(readlinkat)(dirfd, found.file, out, size);
+	length = (ssize_t)(strlen(device) < size ? strlen(device) : size);
+	memcpy(out, device, (size_t)length);
 	return length;
 }
 
 EXPORT ssize_t readlink(const char *path, char *out, size_t size)
 {
-	struct preload_path found;
-	ssize_t length = descriptor_link(path, out, size);
-
-	return length >= 0 ? length : NEXT(readlink)(FOUND(AT_FDCWD, path), out, size);
-}
-
-EXPORT ssize_t readlinkat(int dirfd, const char *path, char *out, size_t size)
-{
-	struct preload_path found;
-	ssize_t length = descriptor_link(path, out, size);
-
-	return length >= 0 ? length : NEXT(readlinkat)(dirfd, FOUND(dirfd, path), out, size);
+	return readlinkat(AT_FDCWD, path, out, size);
 }
 
 /* The file on disk is the node's business: the answer is a path of the emulated machine. */
 EXPORT char *realpath(const char *path, char *out)
 {
 	struct preload_path found;
-	char *real = NEXT(realpath)(FOUND(AT_FDCWD, path), out);
-	size_t root;
+	char *real;
 
-	if (!real || found.place == PLACE_ELSEWHERE)
-		return real;
-	root = strlen(preload_node()->root);
-	memmove(real, real + root, strlen(real + root) + 1);
+	preload_find(AT_FDCWD, path, FOLLOW, &found);
+	real = NEXT(realpath)(found.file, out);
+	if (real && found.place != PLACE_ELSEWHERE)
+		preload_unroot(real);
 	return real;
 }
 
@@ -343,3 +270,80 @@ EXPORT char *canonicalize_file_name(const char *path)
 {
 	return realpath(path, NULL);
 }
+
+EXPORT char *getcwd(char *out, size_t size)
+{
+	char *cwd = NEXT(getcwd)(out, size);
+
+	if (cwd)
+		preload_unroot(cwd);
+	return cwd;
+}
+
+EXPORT char *getwd(char *out)
+{
+	return getcwd(out, PATH_MAX);
+}
+
+EXPORT char *get_current_dir_name(void)
+{
+	return getcwd(NULL, 0);
+}
+
+ssize_t __readlink_chk(const char *path, char *out, size_t size, size_t room);
+ssize_t __readlinkat_chk(int dirfd, const char *path, char *out, size_t size, size_t room);
+char *__realpath_chk(const char *path, char *out, size_t room);
+char *__getcwd_chk(char *out, size_t size, size_t room);
+char *__getwd_chk(char *out, size_t room);
+
+/* A buffer smaller than the program says ends it, as libc would. */
+static void must_fit(int fits)
+{
+	if (!fits)
+		abort();
+}
+
+EXPORT ssize_t __readlink_chk(const char *path, char *out, size_t size, size_t room)
+{
+	must_fit(size <= room);
+	return readlink(path, out, size);
+}
+
+EXPORT ssize_t __readlinkat_chk(int dirfd, const char *path, char *out, size_t size, size_t room)
+{
+	must_fit(size <= room);
+	return readlinkat(dirfd, path, out, size);
+}
+
+EXPORT char *__realpath_chk(const char *path, char *out, size_t room)
+{
+	must_fit(room >= PATH_MAX);
+	return realpath(path, out);
+}
+
+EXPORT char *__getcwd_chk(char *out, size_t size, size_t room)
+{
+	must_fit(size <= room);
+	return getcwd(out, size);
+}
+
+EXPORT char *__getwd_chk(char *out, size_t room)
+{
+	return getcwd(out, room < PATH_MAX ? room : PATH_MAX);
+}
+
+ALIAS(stat, stat64);
+ALIAS(lstat, lstat64);
+ALIAS(fstat, fstat64);
+ALIAS(fstat, __fstat64);
+ALIAS(fstatat, fstatat64);
+ALIAS(__xstat, __xstat64);
+ALIAS(__lxstat, __lxstat64);
+ALIAS(__fxstat, __fxstat64);
+ALIAS(__fxstatat, __fxstatat64);
+ALIAS(euidaccess, eaccess);
+ALIAS(statfs, statfs64);
+ALIAS(statfs, __statfs);
+ALIAS(statvfs, statvfs64);
+ALIAS(fstatfs, fstatfs64);
+ALIAS(fstatvfs, fstatvfs64);
