@@ -49,11 +49,31 @@ static bool poisoned(const struct sim_region *region, u64 offset, u64 length)
 
 void sim_area_zap(struct sim_region *region, u64 start, u64 end)
 {
-	if (region->inode)
-		unmap_mapping_range(region->inode->i_mapping, start, end - start, 1);
+	unmap_mapping_range(region->inode->i_mapping, start, end - start, 1);
 }
 
 /* ---- faults ---- */
+
+/*
+ * A failed access over the fabric: BUS_OBJERR at the exact address.  The fault
+ * handler's own SIGBUS carries another code, so the signal is sent from here,
+ * unless the kernel itself touched the page or the process cannot take a signal.
+ */
+static vm_fault_t bus_error(const struct vm_fault *fault)
+{
+	struct kernel_siginfo info;
+
+	atomic64_inc(&sim_counters.bus_faults);
+	if (!(fault->flags & FAULT_FLAG_USER) || sigismember(&current->blocked, SIGBUS) ||
+	    current->sighand->action[SIGBUS - 1].sa.sa_handler == SIG_IGN ||
+	    (current->signal->flags & SIGNAL_UNKILLABLE)) /* a container's init: it would not take it, and fault for ever */
+		return VM_FAULT_SIGBUS;
+	clear_siginfo(&info);
+	info.si_signo = SIGBUS;
+	info.si_code = BUS_OBJERR;
+	info.si_addr = (void __user *)fault->real_address;
+	return send_sig_info(SIGBUS, &info, current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+}
 
 static vm_fault_t insert_block(struct vm_fault *fault, struct sim_region *region)
 {
@@ -64,30 +84,18 @@ static vm_fault_t insert_block(struct vm_fault *fault, struct sim_region *region
 
 	if (start < vma->vm_start || start + PMD_SIZE > vma->vm_end || poisoned(region, offset, PMD_SIZE))
 		return VM_FAULT_FALLBACK;
-	if (sim_region_pfn(region, offset, &pfn) || !IS_ALIGNED(pfn, PTRS_PER_PTE))
+	if (sim_region_pfn(region, offset, &pfn)) /* nor a page: what one thread maps as pages, none maps as a block */
+		return bus_error(fault);
+	/* mbind(MPOL_MF_STRICT) reads the struct page behind any block, without a look at its marks: none where none is */
+	if (!IS_ALIGNED(pfn, PTRS_PER_PTE) || !pfn_valid(pfn))
 		return VM_FAULT_FALLBACK;
 	atomic64_inc(&sim_counters.pmd_faults);
-	return vmf_insert_pfn_pmd(fault, pfn_to_pfn_t(pfn), fault->flags & FAULT_FLAG_WRITE);
-}
-
-/*
- * A failed access over the fabric: BUS_OBJERR at the exact address.  The fault
- * handler's own SIGBUS carries another code, so the signal is sent from here,
- * unless the kernel itself touched the page or nobody would take the signal.
- */
-static vm_fault_t bus_error(const struct vm_fault *fault)
-{
-	struct kernel_siginfo info;
-
-	atomic64_inc(&sim_counters.bus_faults);
-	if (!(fault->flags & FAULT_FLAG_USER) || sigismember(&current->blocked, SIGBUS) ||
-	    current->sighand->action[SIGBUS - 1].sa.sa_handler == SIG_IGN)
-		return VM_FAULT_SIGBUS;
-	clear_siginfo(&info);
-	info.si_signo = SIGBUS;
-	info.si_code = BUS_OBJERR;
-	info.si_addr = (void __user *)fault->real_address;
-	return send_sig_info(SIGBUS, &info, current) ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
+	/*
+	 * A block has no "special" bit as a page entry has.  Marked as device memory of which the kernel knows no
+	 * device, every way that looks for its struct page (vmsplice, futex, direct I/O, ...) ends in EFAULT.
+	 */
+	return vmf_insert_pfn_pmd(fault, phys_to_pfn_t(PFN_PHYS(pfn), PFN_DEV | PFN_MAP),
+				  fault->flags & FAULT_FLAG_WRITE);
 }
 
 static vm_fault_t insert_page(struct vm_fault *fault, struct sim_region *region)
@@ -98,21 +106,25 @@ static vm_fault_t insert_page(struct vm_fault *fault, struct sim_region *region)
 
 	err = poisoned(region, offset, PAGE_SIZE) ? -EFAULT : sim_region_pfn(region, offset, &pfn);
 	if (err)
-		return err == -ENOMEM ? VM_FAULT_OOM : bus_error(fault);
+		return bus_error(fault);
 	atomic64_inc(&sim_counters.pte_faults);
 	return vmf_insert_pfn(fault->vma, fault->address, pfn);
 }
 
 static vm_fault_t insert(struct vm_fault *fault, struct sim_region *region)
 {
+	pmd_t slot = READ_ONCE(*fault->pmd);
 	vm_fault_t result;
 
 	/* Linux 6.1 never calls .huge_fault for a PFN mapping: try the block while the slot is empty */
-	if (region->granularity == SIM_GRAN_PMD && pmd_none(READ_ONCE(*fault->pmd))) {
+	if (region->granularity == SIM_GRAN_PMD && pmd_none(slot)) {
 		result = insert_block(fault, region);
 		if (result != VM_FAULT_FALLBACK)
 			return result;
 	}
+	/* another thread was faster: a page entry would be written into the block's own bytes */
+	if (pmd_trans_huge(slot) || pmd_devmap(slot))
+		return VM_FAULT_NOPAGE;
 	return insert_page(fault, region);
 }
 
@@ -123,7 +135,8 @@ static vm_fault_t area_fault(struct vm_fault *fault)
 	down_read(&sim_decoder_sem);
 	result = insert(fault, sim_area_region(fault->vma));
 	up_read(&sim_decoder_sem);
-	return result;
+	/* the kernel would try again, and find as little memory, for ever */
+	return result & VM_FAULT_OOM ? VM_FAULT_SIGBUS : result;
 }
 
 /* ---- life ---- */
@@ -146,7 +159,7 @@ static void area_close(struct vm_area_struct *vma)
 		mutex_lock(&region->lock);
 		op = sim_ownership_change(region, offset, length, sim_area_access(vma), SIM_NONE);
 		if (sim_cache_flush(region, offset, length, op)) /* 9.5: only logged */
-			pr_warn("obmm_sim: flush at unmap of region %u failed\n", region->mem_id);
+			pr_warn_ratelimited("obmm_sim: flush at unmap of region %u failed\n", region->mem_id);
 		mutex_unlock(&region->lock);
 	}
 	atomic_dec(&region->areas);
@@ -184,14 +197,19 @@ static int area_access(struct vm_area_struct *vma, unsigned long addr, void *buf
 
 	if (sim_area_access(vma) < (write ? SIM_WRITE : SIM_READ))
 		return -EACCES;
-	if (poisoned(region, offset & PAGE_MASK, PAGE_SIZE) || sim_region_pfn(region, offset, &pfn))
-		return -EFAULT;
 	len = min_t(u64, len, PAGE_SIZE - offset_in_page(offset));
-	page = sim_pfn_to_kaddr(pfn) + offset_in_page(offset);
-	if (write)
-		memcpy(page, buf, len);
-	else
-		memcpy(buf, page, len);
+	/* the frame is an export's of this host perhaps: it stays until the bytes are copied */
+	down_read(&sim_decoder_sem);
+	if (poisoned(region, offset & PAGE_MASK, PAGE_SIZE) || sim_region_pfn(region, offset, &pfn)) {
+		len = -EFAULT;
+	} else {
+		page = sim_pfn_to_kaddr(pfn) + offset_in_page(offset);
+		if (write)
+			memcpy(page, buf, len);
+		else
+			memcpy(buf, page, len);
+	}
+	up_read(&sim_decoder_sem);
 	return len;
 }
 

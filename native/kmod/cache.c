@@ -21,13 +21,13 @@ static const char *const op_name[] = {
 
 static int injected_error(void)
 {
+	int err = READ_ONCE(sim_inject.flush_err);
+
 	if (sim_inject.flush_busy > 0) {
 		sim_inject.flush_busy--;
 		return -EBUSY;
 	}
-	if (sim_inject.flush_err && sim_inject.flush_skip-- <= 0)
-		return -sim_inject.flush_err;
-	return 0;
+	return err && sim_inject.flush_skip-- <= 0 ? -err : 0;
 }
 
 static int run_engine(const struct sim_region *region, u64 offset, u64 length, u8 op)
@@ -113,8 +113,8 @@ int sim_cache_clear(void)
 	int err = 0;
 
 	mutex_lock(&engine_lock);
-	if (!sim_param_skip_cache && sim_inject.flush_err && sim_inject.flush_skip <= 0)
-		err = -sim_inject.flush_err;
+	if (!sim_param_skip_cache && sim_inject.flush_skip <= 0)
+		err = -READ_ONCE(sim_inject.flush_err);
 	mutex_unlock(&engine_lock);
 	return err;
 }

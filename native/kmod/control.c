@@ -15,6 +15,7 @@ union command {
 	struct obmm_cmd_import import;
 	struct obmm_cmd_unimport unimport;
 	struct obmm_cmd_addr_query query;
+	struct obmm_cmd_preimport preimport;
 };
 
 static int run(unsigned int request, union command *cmd)
@@ -28,6 +29,10 @@ static int run(unsigned int request, union command *cmd)
 		return sim_import(&cmd->import);
 	case OBMM_CMD_UNIMPORT:
 		return sim_unimport(&cmd->unimport);
+	case OBMM_CMD_DECLARE_PREIMPORT:
+		return sim_declare_preimport(&cmd->preimport);
+	case OBMM_CMD_UNDECLARE_PREIMPORT:
+		return sim_undeclare_preimport(&cmd->preimport);
 	default:
 		return sim_region_query(&cmd->query);
 	}
@@ -46,6 +51,8 @@ static long control_ioctl(struct file *file, unsigned int request, unsigned long
 	case OBMM_CMD_IMPORT:
 	case OBMM_CMD_UNIMPORT:
 	case OBMM_CMD_ADDR_QUERY:
+	case OBMM_CMD_DECLARE_PREIMPORT:
+	case OBMM_CMD_UNDECLARE_PREIMPORT:
 		break;
 	default:
 		return -ENOTTY;

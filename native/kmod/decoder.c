@@ -15,55 +15,85 @@ struct entry {
 	u32 tokenid;
 };
 
-static struct entry entries[16];
-static DEFINE_SPINLOCK(entries_lock);
+static struct entry entries[16]; /* under sim_decoder_sem */
 
-/* Read: a fault turns an address into a frame and maps it.  Write: an export goes away. */
+/*
+ * Read: an address becomes a frame, and the frame is mapped or copied.  Write: what an address leads to changes, and
+ * everything that was mapped through it is taken away.
+ */
 DECLARE_RWSEM(sim_decoder_sem);
+
+static bool overlap(const struct entry *entry, u64 pa, u64 length)
+{
+	return entry->length && pa < entry->pa + entry->length && entry->pa < pa + length;
+}
+
+/* The entry that begins at `pa`, else an empty one, else NULL. */
+static struct entry *place_for(u64 pa)
+{
+	struct entry *empty = NULL;
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(entries); i++) {
+		if (entries[i].length && entries[i].pa == pa)
+			return &entries[i];
+		if (!entries[i].length && !empty)
+			empty = &entries[i];
+	}
+	return empty;
+}
+
+static int program(u64 pa, u64 length, u32 tokenid)
+{
+	struct entry *place = place_for(pa);
+	int i;
+
+	if (!length && (!place || !place->length)) /* nothing to remove */
+		return 0;
+	if (!place)
+		return -ENOSPC;
+	for (i = 0; i < ARRAY_SIZE(entries); i++)
+		if (&entries[i] != place && overlap(&entries[i], pa, length))
+			return -EEXIST;
+	/* what was there, and the plain memory that the entry hides */
+	sim_regions_zap(pa, max(length, place->length));
+	*place = (struct entry){ pa, length, tokenid };
+	return 0;
+}
 
 int sim_decoder_program(u64 pa, u64 length, u32 tokenid)
 {
-	struct entry *free = NULL;
-	int i;
+	int err;
 
-	spin_lock(&entries_lock);
-	for (i = 0; i < ARRAY_SIZE(entries); i++)
-		if (!entries[i].length || entries[i].pa == pa)
-			free = &entries[i];
-	if (free)
-		*free = (struct entry){ pa, length, tokenid };
-	spin_unlock(&entries_lock);
-	return free ? 0 : -ENOSPC;
+	down_write(&sim_decoder_sem);
+	err = program(pa, length, tokenid);
+	up_write(&sim_decoder_sem);
+	return err;
 }
 
 bool sim_decoder_lookup(u64 pa, u32 *tokenid, u64 *offset)
 {
-	bool found = false;
 	int i;
 
-	spin_lock(&entries_lock);
-	for (i = 0; i < ARRAY_SIZE(entries) && !found; i++) {
-		found = pa - entries[i].pa < entries[i].length;
+	lockdep_assert_held(&sim_decoder_sem);
+	for (i = 0; i < ARRAY_SIZE(entries); i++) {
+		if (pa - entries[i].pa >= entries[i].length)
+			continue;
 		*tokenid = entries[i].tokenid;
 		*offset = pa - entries[i].pa;
+		return true;
 	}
-	spin_unlock(&entries_lock);
-	return found;
+	return false;
 }
 
 /* 22.3, rule 7: the export is removed; who imported it gets bus errors from now on. */
 void sim_decoder_revoke(u32 tokenid)
 {
-	struct entry entry;
 	int i;
 
 	down_write(&sim_decoder_sem); /* the export is dying already: no new frame of it is handed out */
-	for (i = 0; i < ARRAY_SIZE(entries); i++) {
-		spin_lock(&entries_lock);
-		entry = entries[i];
-		spin_unlock(&entries_lock);
-		if (entry.length && entry.tokenid == tokenid)
-			sim_regions_zap(entry.pa, entry.length);
-	}
+	for (i = 0; i < ARRAY_SIZE(entries); i++)
+		if (entries[i].length && entries[i].tokenid == tokenid)
+			sim_regions_zap(entries[i].pa, entries[i].length);
 	up_write(&sim_decoder_sem);
 }

@@ -88,6 +88,8 @@ static int map_into_ummu(const struct sim_region *region)
 /* Top down, naturally aligned, in an empty 48-bit space (7). */
 static u64 uba_of(u64 size)
 {
+	if (size > 1ULL << 47) /* X12 refuses it: no host has as much */
+		return 0;
 	return ((1ULL << 48) - size) & ~(roundup_pow_of_two(size) - 1);
 }
 

@@ -2,7 +2,7 @@
 /*
  * IMPORT and UNIMPORT (6.4, 6.5) on a host that was booted without remote
  * NUMA: those imports are checked as far as the driver checks them and then
- * refused as it refuses them there (I23).
+ * refused as it refuses them there (I23).  So are preimports (R14).
  */
 #include <linux/overflow.h>
 
@@ -140,4 +140,46 @@ int sim_unimport(const struct obmm_cmd_unimport *cmd)
 	}
 	sim_region_finish_removal(region);
 	return 0;
+}
+
+/* ---- preimports: remote NUMA memory declared ahead (6.6, 6.7) ---- */
+
+#define MEMORY_BLOCK (128ULL << 20) /* of the recorded host */
+
+int sim_declare_preimport(const struct obmm_cmd_preimport *cmd)
+{
+	const struct sim_window *window;
+	u64 end;
+
+	if (cmd->length % MEMORY_BLOCK) /* R2 */
+		return -EINVAL;
+	if (cmd->pa % MEMORY_BLOCK) /* R3 */
+		return -EINVAL;
+	if (check_add_overflow(cmd->pa, cmd->length, &end)) /* R4 */
+		return -EINVAL;
+	if (!cmd->length) /* R5 */
+		return -EINVAL;
+	if (cmd->flags) /* R6 */
+		return -EINVAL;
+	if (!sim_controller_by_cna(cmd->scna)) /* R7 */
+		return -ENODEV;
+	if (cmd->base_dist >= 1 && cmd->base_dist <= 10) /* R8 */
+		return -EINVAL;
+	if (!cmd->pa) /* R9 */
+		return -EINVAL;
+	if (sim_region_import_overlaps(cmd->pa, cmd->length)) /* R10 */
+		return -EEXIST;
+	if (blocked(cmd->pa, cmd->length, false) || blocked(cmd->pa, cmd->length, true)) /* R12 */
+		return -EBUSY;
+	window = sim_window_of(cmd->scna, cmd->pa, cmd->length);
+	if (!window || window->cache != SIM_CC) /* R13 */
+		return -EINVAL;
+	return -EPERM; /* R14 */
+}
+
+int sim_undeclare_preimport(const struct obmm_cmd_preimport *cmd)
+{
+	if (cmd->flags) /* V1 */
+		return -EINVAL;
+	return sim_region_import_overlaps(cmd->pa, 1) ? -EINVAL : -EFAULT; /* V3, V2 */
 }

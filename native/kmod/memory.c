@@ -15,7 +15,7 @@
 #include "sim.h"
 
 #define CHUNK_ORDER (SIM_CHUNK_SHIFT - PAGE_SHIFT)
-/* What exports leave to the guest itself. */
+/* What exports and windows leave to the guest itself. */
 #define GUEST_RESERVE (64UL << 20)
 
 static DEFINE_MUTEX(memory_lock);
@@ -49,13 +49,17 @@ static unsigned long take_fabric_chunk(void)
 	return PFN_DOWN(sim_param_fabric_base) + ((fabric_first + bit) << CHUNK_ORDER);
 }
 
+static struct page *guest_chunk(gfp_t more)
+{
+	if (si_mem_available() < (long)PFN_DOWN(GUEST_RESERVE))
+		return NULL;
+	return alloc_pages(GFP_KERNEL | __GFP_NOWARN | __GFP_NORETRY | more, CHUNK_ORDER);
+}
+
 static unsigned long take_guest_chunk(void)
 {
-	struct page *page;
+	struct page *page = guest_chunk(0);
 
-	if (si_mem_available() < (long)PFN_DOWN(GUEST_RESERVE))
-		return 0;
-	page = alloc_pages(GFP_KERNEL | __GFP_NOWARN | __GFP_NORETRY, CHUNK_ORDER);
 	return page ? page_to_pfn(page) : 0;
 }
 
@@ -118,7 +122,7 @@ static struct page *window_chunk(unsigned long index)
 
 	if (page)
 		return page;
-	page = alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN | __GFP_NORETRY, CHUNK_ORDER);
+	page = guest_chunk(__GFP_ZERO);
 	if (page && xa_err(xa_store(&window_chunks, index, page, GFP_KERNEL))) {
 		__free_pages(page, CHUNK_ORDER);
 		page = NULL;

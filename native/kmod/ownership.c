@@ -110,8 +110,10 @@ static int (*kernel_split_vma)(struct mm_struct *mm, struct vm_area_struct *vma,
 
 static int split(struct vm_area_struct *vma, unsigned long addr, int new_below)
 {
-	if (sim_inject.split_err && sim_inject.split_skip-- <= 0)
-		return -sim_inject.split_err;
+	int err = READ_ONCE(sim_inject.split_err);
+
+	if (err && sim_inject.split_skip-- <= 0)
+		return -err;
 	return kernel_split_vma(vma->vm_mm, vma, addr, new_below);
 }
 

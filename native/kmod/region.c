@@ -5,6 +5,8 @@
 #include <linux/fs.h>
 #include <linux/idr.h>
 #include <linux/module.h>
+#include <linux/mount.h>
+#include <linux/pseudo_fs.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
@@ -15,6 +17,7 @@ static DEFINE_SPINLOCK(registry_lock);
 static LIST_HEAD(registry); /* newest first */
 static dev_t first_devt;
 static struct device *root;
+static struct vfsmount *inodes; /* never registered: it cannot be mounted */
 
 /* ---- life ---- */
 
@@ -25,6 +28,7 @@ static void region_release(struct device *dev)
 	if (region->type == SIM_EXPORT)
 		kvfree(region->exp.chunks);
 	kvfree(region->ownership);
+	iput(region->inode);
 	kfree(region);
 }
 
@@ -34,6 +38,11 @@ struct sim_region *sim_region_alloc(enum sim_type type, u64 size)
 
 	if (!region)
 		return NULL;
+	region->inode = alloc_anon_inode(inodes->mnt_sb);
+	if (IS_ERR(region->inode)) {
+		kfree(region);
+		return NULL;
+	}
 	device_initialize(&region->dev);
 	region->dev.release = region_release;
 	region->dev.parent = root;
@@ -123,26 +132,18 @@ struct sim_region *sim_region_get(u64 mem_id)
 
 void sim_region_put(struct sim_region *region)
 {
-	struct inode *inode = NULL;
-
 	spin_lock(&registry_lock);
-	if (!--region->users)
-		swap(inode, region->inode);
+	region->users--;
 	spin_unlock(&registry_lock);
-	iput(inode);
 }
 
-int sim_region_open(struct sim_region *region, struct inode *inode)
+int sim_region_open(struct sim_region *region)
 {
 	int err = -EAGAIN;
 
 	spin_lock(&registry_lock);
 	if (region->live && !region->dying) {
 		region->users++;
-		if (!region->inode) {
-			ihold(inode);
-			region->inode = inode;
-		}
 		err = 0;
 	}
 	spin_unlock(&registry_lock);
@@ -330,23 +331,45 @@ void sim_region_finish_removal(struct sim_region *region)
 
 /* ---- module ---- */
 
+static int inodes_init(struct fs_context *context)
+{
+	return init_pseudo(context, 0x6f626d6d) ? 0 : -ENOMEM;
+}
+
+/* no owner: its inodes are regions', and those hold the module already */
+static struct file_system_type inodes_type = {
+	.name = "obmm_sim",
+	.init_fs_context = inodes_init,
+	.kill_sb = kill_anon_super,
+};
+
 int sim_regions_init(void)
 {
-	int err = alloc_chrdev_region(&first_devt, 0, OBMM_MAX_MEM_ID + 1, "OBMM_SHMDEV");
+	int err;
 
+	inodes = kern_mount(&inodes_type);
+	if (IS_ERR(inodes))
+		return PTR_ERR(inodes);
+	err = alloc_chrdev_region(&first_devt, 0, OBMM_MAX_MEM_ID + 1, "OBMM_SHMDEV");
 	if (err)
-		return err;
+		goto unmount;
 	root = root_device_register("obmm");
 	if (IS_ERR(root)) {
-		unregister_chrdev_region(first_devt, OBMM_MAX_MEM_ID + 1);
-		return PTR_ERR(root);
+		err = PTR_ERR(root);
+		goto unregister;
 	}
 	return 0;
+unregister:
+	unregister_chrdev_region(first_devt, OBMM_MAX_MEM_ID + 1);
+unmount:
+	kern_unmount(inodes);
+	return err;
 }
 
 void sim_regions_exit(void)
 {
 	root_device_unregister(root);
 	unregister_chrdev_region(first_devt, OBMM_MAX_MEM_ID + 1);
+	kern_unmount(inodes);
 	ida_destroy(&ids);
 }

@@ -23,7 +23,7 @@ static int shmdev_open(struct inode *inode, struct file *file)
 	own = kmalloc(sizeof(*own), GFP_KERNEL);
 	if (!own)
 		return -ENOMEM;
-	err = sim_region_open(region, inode);
+	err = sim_region_open(region);
 	if (err) {
 		kfree(own);
 		return err;
@@ -61,6 +61,7 @@ static int admit(struct sim_region *region, u64 offset, u64 length, bool pmd, bo
 {
 	enum sim_granularity wanted = pmd ? SIM_GRAN_PMD : SIM_GRAN_PAGE;
 	u64 unit = pmd ? PMD_SIZE : PAGE_SIZE;
+	int remap_err = READ_ONCE(sim_inject.remap_err); /* once: root may change it at any moment */
 
 	if (region->granularity != SIM_GRAN_UNDECIDED && region->granularity != wanted) /* M10 */
 		return -EPERM;
@@ -68,10 +69,11 @@ static int admit(struct sim_region *region, u64 offset, u64 length, bool pmd, bo
 		return -EINVAL;
 	if (atomic_read(&region->areas) && region->nc != nc) /* M12 */
 		return -EPERM;
-	if (sim_inject.remap_err && pmd) /* M14 */
-		return -sim_inject.remap_err;
+	if (remap_err && pmd) /* M14 */
+		return -remap_err;
 	if (!nc && !region->ownership) {
-		region->ownership = kvcalloc(region->size / unit, sizeof(*region->ownership), GFP_KERNEL);
+		region->ownership = kvcalloc(region->size / unit, sizeof(*region->ownership),
+					     GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 		if (!region->ownership) /* M13 */
 			return -ENOMEM;
 	}

@@ -82,8 +82,12 @@ void *sim_pfn_to_kaddr(unsigned long pfn);
 /* ---- decoder.c: windows that lead to this host's own exports ---- */
 
 extern struct rw_semaphore sim_decoder_sem;
-/* [pa, pa + length) leads to the export with that token; length 0 removes the entry at `pa`. */
+/*
+ * [pa, pa + length) leads to the export with that token; length 0 removes the entry at `pa`.  -EEXIST where another
+ * entry begins elsewhere, -ENOSPC when the table is full.  What was mapped through the range faults again.
+ */
 int sim_decoder_program(u64 pa, u64 length, u32 tokenid);
+/* Under sim_decoder_sem, which the caller keeps until it is done with what it found. */
 bool sim_decoder_lookup(u64 pa, u32 *tokenid, u64 *offset);
 void sim_decoder_revoke(u32 tokenid);
 
@@ -127,6 +131,8 @@ struct sim_region {
 	bool cap_nc;
 	u16 priv_len;
 	u8 priv[OBMM_MAX_PRIV_LEN];
+	/* the address space of all its mappings; no file system's but ours, so that it holds no mount */
+	struct inode *inode;
 	union {
 		struct sim_export exp;
 		struct sim_import imp;
@@ -136,7 +142,6 @@ struct sim_region {
 	bool live;    /* in the list, may be opened */
 	bool dying;   /* being removed */
 	int users;    /* open files, queries */
-	struct inode *inode; /* of the first open file; pinned while users > 0 */
 
 	/* under lock; the memory map's lock comes before it */
 	struct mutex lock;
@@ -145,7 +150,7 @@ struct sim_region {
 	atomic_t areas;	      /* VMAs of this region on this host */
 	struct sim_users *ownership; /* NULL until the first cacheable mapping */
 
-	/* a range whose next touch raises SIGBUS */
+	/* a range whose next touch raises SIGBUS; under sim_decoder_sem */
 	u64 poison_start;
 	u64 poison_end;
 };
@@ -172,10 +177,10 @@ int sim_region_pfn_by_token(u32 tokenid, u64 offset, unsigned long *pfn);
 void sim_regions_zap(u64 pa, u64 length);
 /* The region, as long as it is not dying; to be paired with sim_region_put(). */
 struct sim_region *sim_region_get(u64 mem_id);
-int sim_region_open(struct sim_region *region, struct inode *inode);
+int sim_region_open(struct sim_region *region);
 void sim_region_put(struct sim_region *region);
 u64 sim_region_pa(const struct sim_region *region, u64 offset);
-/* The frame behind `offset`; -EFAULT where nothing answers. */
+/* The frame behind `offset`; -EFAULT where nothing answers.  Under sim_decoder_sem. */
 int sim_region_pfn(const struct sim_region *region, u64 offset, unsigned long *pfn);
 static inline u64 sim_region_unit(const struct sim_region *region)
 {
@@ -195,6 +200,9 @@ int sim_export(struct obmm_cmd_export *cmd);
 int sim_unexport(const struct obmm_cmd_unexport *cmd);
 int sim_import(struct obmm_cmd_import *cmd);
 int sim_unimport(const struct obmm_cmd_unimport *cmd);
+/* Checked as the driver checks them, then refused as where there is no remote NUMA: R14, V2 and V3. */
+int sim_declare_preimport(const struct obmm_cmd_preimport *cmd);
+int sim_undeclare_preimport(const struct obmm_cmd_preimport *cmd);
 void sim_tokens_exit(void);
 
 /* ---- shmdev.c, area.c, ownership.c: /dev/obmm_shmdev<id> ---- */
