@@ -14,11 +14,15 @@ HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parent
 ROOT = NATIVE.parent
 
-ROOMS = ["abi", "core", "emulator", "copy", "hash", "broker"]
+ROOMS = ["abi", "core", "emulator", "access", "hash", "gather", "engine", "device", "blocks", "urma", "broker"]
 
 sources = [str(path.relative_to(ROOT)) for room in ROOMS for path in sorted((NATIVE / room).glob("*.c"))]
-cdefs = sorted((HERE / "cdefs").glob("*.h"))
+cdefs = [HERE / "cdefs" / f"{room}.h" for room in ROOMS]
 headers = (HERE / "includes.txt").read_text().split()
+
+# cffi's generated check of obmm_cmd_preimport takes the address of its unaligned pointer; the objects become
+# libobmm.a too, which any linker has to read, whatever -flto the environment asks for
+COMPILE = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-Wno-address-of-packed-member", "-fno-lto"]
 
 ffibuilder = FFI()
 for path in cdefs:
@@ -29,11 +33,7 @@ ffibuilder.set_source(
     "\n".join(f'#include "{name}"' for name in headers),
     sources=sources,
     include_dirs=["native"],
-    # cffi's generated check of obmm_cmd_preimport takes the address of its unaligned pointer
-    extra_compile_args=[
-        *["-std=gnu11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"],
-        "-Wno-address-of-packed-member",
-    ],
+    extra_compile_args=COMPILE,
     extra_link_args=["-pthread"],
     define_macros=[("Py_LIMITED_API", "0x030b0000"), ("_GNU_SOURCE", "1")],
     py_limited_api=True,

@@ -20,7 +20,7 @@ void report_ok(struct report *report, const char *step, const char *format, ...)
 /* not tried; the text says why */
 void report_skipped(struct report *report, const char *step, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* failed for a reason that is no errno */
+/* failed for a reason that is not an errno */
 void report_failed(struct report *report, const char *step, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /* operation(arguments) was refused with -rc, which is explained */

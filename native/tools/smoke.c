@@ -23,14 +23,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../copy/order.h"
+#include "../access/order.h"
 #include "../core/obmm_rw.h"
+#include "../core/topology.h"
 #include "../emulator/client.h"
-#include "backend.h"
 #include "chase.h"
 #include "faults.h"
 #include "report.h"
-#include "topology.h"
 
 #define DEFAULT_SIZE (4ULL << 20)
 #define WORDS 256
@@ -53,7 +52,7 @@ struct smoke {
 	uint64_t size;
 	uint64_t window; /* --window, 0: none */
 	int fd;
-	struct controller controller;
+	struct obmm_controller controller;
 	uint64_t uba;
 	uint32_t tokenid;
 	uint64_t programmed; /* address of our decoder entry */
@@ -119,7 +118,7 @@ static int map(struct smoke *smoke, const char *step, struct end *end, int flags
 
 static int step_open(struct smoke *smoke)
 {
-	const struct controller *controller = &smoke->controller;
+	const struct obmm_controller *controller = &smoke->controller;
 	int rc = obmm_rw_open(smoke->sys);
 
 	if (rc < 0) {
@@ -127,7 +126,7 @@ static int step_open(struct smoke *smoke)
 		return 0;
 	}
 	smoke->fd = rc;
-	if (topology_first_controller(smoke->sys->root, &smoke->controller)) {
+	if (obmm_first_controller(smoke->sys->root, &smoke->controller)) {
 		report_failed(smoke->report, "open",
 			      "%s opens, but there is no UB bus controller below %s/sys/devices/ub_bus_controller*: "
 			      "nothing could reach exported memory; load the UB bus driver, check the firmware",
@@ -141,7 +140,7 @@ static int step_open(struct smoke *smoke)
 
 static int step_export(struct smoke *smoke)
 {
-	const struct controller *controller = &smoke->controller;
+	const struct obmm_controller *controller = &smoke->controller;
 	struct obmm_vendor_info vendor = { .ummu_mask = 1ULL << (controller->ummu % 64), .on_chip = 1 };
 	struct obmm_cmd_export cmd = {
 		.length = controller->numa + 1,
@@ -209,7 +208,7 @@ static int step_write(struct smoke *smoke)
 		report_failed(smoke->report, "write", "word %u: %s", smoke->word, fault_text(signal));
 		return 0;
 	}
-	/* W -> R: written back before anybody else looks */
+	/* W -> R: written back before the other side looks */
 	rc = own(smoke, &smoke->exported, OBMM_SHM_MEM_READONLY);
 	if (rc < 0) {
 		report_refused(smoke->report, "write", rc, "UPDATE_RANGE",
@@ -222,7 +221,7 @@ static int step_write(struct smoke *smoke)
 	return 1;
 }
 
-/* Where the import goes: *address 0 when nobody can say. */
+/* Where the import goes: *address 0 when it is not known. */
 static int find_window(struct smoke *smoke, uint64_t *address)
 {
 	struct obmm_emulator_window window = {
@@ -526,10 +525,10 @@ int main(int argc, char **argv)
 		usage(stderr);
 		return 2;
 	}
-	if (optind < argc && (parse_size(argv[optind], &wanted) || !wanted))
+	if (optind < argc && (obmm_parse_size(argv[optind], &wanted) || !wanted))
 		return refuse("size", argv[optind], "a positive number of bytes, K, M, G or T is needed");
 
-	rc = backend_open(device, &smoke.sys);
+	rc = obmm_sys_open(device, &smoke.sys);
 	if (rc == -EINVAL)
 		return refuse("device", device,
 			      "names no device; use /dev/obmm, emulator or emulator:<socket>[#<node>]");
@@ -543,7 +542,7 @@ int main(int argc, char **argv)
 	/* under `obmm emulate run` the driver's own paths lead to an emulated node */
 	preloaded = getenv("LD_PRELOAD") && strstr(getenv("LD_PRELOAD"), "libobmm_preload");
 	smoke.emulated = smoke.programs || preloaded;
-	granule = topology_granule(smoke.sys->root);
+	granule = obmm_granule(smoke.sys->root);
 	if (wanted > UINT64_MAX - granule)
 		return refuse("size", argv[optind], "beyond 64 bits once rounded up");
 	smoke.size = (wanted + granule - 1) / granule * granule;

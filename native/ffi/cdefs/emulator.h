@@ -13,6 +13,7 @@ struct obmm_emulator_window {
 int obmm_sys_emulator(const char *socket_path, const char *node, struct obmm_sys **out);
 int obmm_emulator_program(struct obmm_sys *sys, const struct obmm_emulator_window *window, uint64_t *pa);
 int obmm_emulator_unprogram(struct obmm_sys *sys, uint64_t pa);
+int obmm_emulator_release(struct obmm_sys *sys, uint64_t *pa);
 int obmm_emulator_mprotect(struct obmm_sys *sys, void *addr, size_t length, int prot);
 void *obmm_emulator_mremap(struct obmm_sys *sys, void *addr, size_t old_length, size_t new_length, int flags, void *new_addr);
 int obmm_emulator_madvise(struct obmm_sys *sys, void *addr, size_t length, int advice);

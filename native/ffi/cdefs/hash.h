@@ -43,3 +43,6 @@ int obmm_poly_hash(const struct obmm_poly *plan, const struct obmm_ngram_batch *
 double obmm_ngram_inverse(uint64_t modulus);
 
 const char *obmm_ngram_kernel(void);
+
+/* hash/crc32c.h */
+uint32_t obmm_crc32c(uint32_t crc, const void *data, size_t length);
