@@ -14,6 +14,7 @@ from typing import Any
 from obmm.errors import ObmmArgumentError
 
 U64 = (1 << 64) - 1
+_LONGEST = 1e9  # seconds
 
 
 def whole(operation: str, name: str, value: Any, *, low: int | None = None, high: int | None = None) -> int:
@@ -36,7 +37,7 @@ def whole(operation: str, name: str, value: Any, *, low: int | None = None, high
 
 
 def seconds(operation: str, name: str, value: Any) -> float:
-    """`value` as a duration; ObmmArgumentError for NaN, which no clock ever reaches, and for what is no number."""
+    """`value` as a duration; ObmmArgumentError for NaN, which no clock ever reaches, and for what is not a number."""
     try:
         if isinstance(value, str | bytes | bool):
             raise TypeError
@@ -46,6 +47,22 @@ def seconds(operation: str, name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         raise wrong_type(operation, name, value, "a number of seconds") from None
     return duration
+
+
+def patience(operation: str, name: str, value: Any) -> float:
+    """`value` as a time to wait for that locks and sockets take: 0 for less, years for infinity; else as `seconds`."""
+    return min(max(seconds(operation, name, value), 0.0), _LONGEST)
+
+
+def listed(operation: str, name: str, value: Any, of: str) -> list[Any]:
+    """`value`, any iterable, as a list; ObmmArgumentError for a single text or buffer, whose items are not meant."""
+    try:
+        if isinstance(value, str | bytes | bytearray | memoryview):
+            raise TypeError
+        iterator = iter(value)
+    except TypeError:
+        raise wrong_type(operation, name, value, f"a list of {of}") from None
+    return list(iterator)
 
 
 def text(operation: str, name: str, value: Any) -> str:

@@ -6,17 +6,21 @@ from __future__ import annotations
 import enum
 import errno
 import struct
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 from obmm.arguments import U64, whole, wrong_type
-from obmm.errors import ObmmArgumentError
+from obmm.errors import ObmmArgumentError, other_version
 
 ANY_EID = bytes(16)
 
 
 class HandleFlag(enum.IntFlag):
-    """Byte 70 of the handle.  CC and NC together are refused; neither means that the importer chooses."""
+    """Byte 70 of the handle.  CC and NC together are refused; neither means that the importer chooses.
+
+    >>> obmm.HandleFlag.CC | obmm.HandleFlag.READ_ONLY
+    <HandleFlag.CC|READ_ONLY: 5>
+    """
 
     CC = 1
     NC = 2
@@ -25,20 +29,49 @@ class HandleFlag(enum.IntFlag):
 
 
 _KNOWN_FLAGS = 0xF
+_NO_FLAGS = HandleFlag(0)
 
 
 def _bad(problem: str, fix: str) -> ObmmArgumentError:
     return ObmmArgumentError.because("HANDLE", errno.EINVAL, problem, fix, "docs/exchange-protocol.md, 7")
 
 
-@dataclass(frozen=True, slots=True)
+class Secret(int):
+    """A number that does not print itself: tracebacks with locals show ``***``.  `int(secret)` is the number."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return "***"
+
+
+def _secret(value: int) -> int:
+    """What is not a whole number is refused elsewhere."""
+    return Secret(value) if isinstance(value, int) else value
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Handle:
-    """A bearer capability for one export: whoever holds it can ask a fabric for that memory.
+    """A bearer capability for one export: its holder can ask a fabric for that memory.
 
     `length` is the whole region in bytes, header included.  `owner_cna` and `owner_eid` name the exporter's
     controller (they become dcna and deid of the import), `peer_eid` the importer it is meant for (all zero: any).
     `generation` is chosen at export, never zero, and stands in the region header too.  `uba` and `tokenid` are
-    secret: ``repr`` hides them.
+    secret: ``repr`` hides them, and they are `Secret` numbers.
+    `mem_id` is the owner's number for the region, `pxm_numa` its NUMA node and `base_dist` its distance (hints), `flags` a
+    `HandleFlag`.  ObmmArgumentError for a value that does not fit into the 80 bytes.
+
+    >>> with a.export_region("2MiB") as region:
+    ...     handle = region.handle()
+    >>> obmm.Handle.unpack(handle.pack()) == handle, handle.for_peer(obmm.eid(0x13)).peer_eid[0]
+    (True, 19)
+    >>> handle.tokenid                                 # never in a log
+    ***
     """
 
     mem_id: int
@@ -57,7 +90,28 @@ class Handle:
     VERSION: ClassVar[int] = 1
     _LAYOUT: ClassVar[struct.Struct] = struct.Struct("<QQQII16s16siBBHQ")
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        mem_id: int,
+        length: int,
+        uba: int,
+        tokenid: int,
+        owner_cna: int,
+        owner_eid: bytes,
+        peer_eid: bytes = ANY_EID,
+        pxm_numa: int = 0,
+        base_dist: int = 0,
+        flags: HandleFlag = _NO_FLAGS,
+        generation: int = 0,
+    ) -> None:
+        # first of all: whatever is refused below, this frame's locals do not show them
+        uba, tokenid = _secret(uba), _secret(tokenid)
+        given = (mem_id, length, uba, tokenid, owner_cna, owner_eid, peer_eid, pxm_numa, base_dist, flags, generation)
+        for each, value in zip(fields(self), given, strict=True):
+            object.__setattr__(self, each.name, value)
+        self._check()
+
+    def _check(self) -> None:
         for name, value, top in (
             ("mem_id", self.mem_id, U64),
             ("length", self.length, U64),
@@ -110,20 +164,21 @@ class Handle:
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Handle:
-        """The handle in 80 bytes; ObmmArgumentError for a wrong size, version, reserved bit or zero generation."""
+        """The handle in the 80 bytes `data`; ObmmArgumentError for a wrong size, version, reserved bit or zero
+        generation.
+        """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise wrong_type("HANDLE", "data", data, "the 80 bytes of `handle.pack()`")
-        if len(data) != cls.SIZE:
+        data = memoryview(data)  # whose repr, unlike that of bytes, shows nothing
+        if data.nbytes != cls.SIZE:
             raise _bad(
-                f"{len(data)} bytes, a handle has {cls.SIZE}",
+                f"{data.nbytes} bytes, a handle has {cls.SIZE}",
                 "transport exactly the bytes of `handle.pack()`",
             )
-        (mem_id, length, uba, tokenid, cna, owner, peer, pxm, dist, version, flags, generation) = cls._LAYOUT.unpack(
-            data
-        )
+        mem_id, length, uba, tokenid, cna, owner, peer, pxm, dist, version, flags, generation = _unpacked(data)
         if version != cls.VERSION:
             raise _bad(
-                f"version {version}, this package reads version {cls.VERSION}",
+                other_version("the handle", version, cls.VERSION),
                 "use the same obmm release on both nodes",
             )
         if flags & ~_KNOWN_FLAGS:
@@ -131,12 +186,23 @@ class Handle:
         return cls(mem_id, length, uba, tokenid, cna, owner, peer, pxm, dist, HandleFlag(flags), generation)
 
     def for_peer(self, eid: bytes) -> Handle:
-        """The same handle, marked as meant for the importer with this EID (advice, not a boundary)."""
+        """The same handle, marked as meant for the importer with this `eid`, 16 bytes (advice, not a boundary)."""
         return replace(self, peer_eid=eid)
 
 
+def _unpacked(data: memoryview) -> tuple[Any, ...]:
+    """The fields, the secret ones wrapped before any name is bound to them."""
+    return tuple(Secret(value) if place in (2, 3) else value for place, value in enumerate(Handle._LAYOUT.unpack(data)))
+
+
 def eid(number: int) -> bytes:
-    """The 16-byte form of an EID number: little-endian in bytes 0 to 3, the rest zero (driver specification 13.1)."""
+    r"""The 16-byte form of an EID number: little-endian in bytes 0 to 3, the rest zero (driver specification 13.1).
+
+    `number`: 0 to 2**32 - 1, else ObmmArgumentError.
+
+    >>> obmm.eid(0x1234)[:3]
+    b'4\x12\x00'
+    """
     number = whole("HANDLE", "EID", number)
     if not 0 < number < 1 << 32:
         raise _bad(f"EID {number} is outside 1..2^32-1", "use the number in the controller's `eid` file")

@@ -15,12 +15,12 @@ _UNITS = {
 
 def parse_size(text: str) -> int:
     """Bytes in `text`: ``"256MiB"``, ``"2M"``, ``"4096"``.  Units are powers of 1024; MB and GB are refused as ambiguous."""
-    match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,20})\s*([A-Za-z]{0,8})\s*", text)
     if not match:
-        raise ValueError(f"{text!r} is no size; write 4096, 256MiB or 2G")
+        raise ValueError(f"{text[:64]!r} is not a size; write 4096, 256MiB or 2G")
     unit = match[2]
     if unit not in _UNITS:
-        raise ValueError(f"{unit!r} is no unit; write B, KiB, MiB, GiB or TiB (powers of 1024)")
+        raise ValueError(f"{unit!r} is not a unit; write B, KiB, MiB, GiB or TiB (powers of 1024)")
     return int(match[1]) * _UNITS[unit]
 
 
