@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client's engine: one thread that keeps a connection up, renews leases and answers calls.
+"""The client's engine: keeps a connection up and answers calls; its leases are in `obmm.exchange.holdings`.
 
-`Peer` posts calls into it; everything else in here runs in that one thread.
+Everything in here runs in one loop: a thread's (`run`, for `Peer`), or somebody else's event loop (`turn`, `timeout` and
+`fileno`, for `obmm.exchange.aio`).  Nothing that fails ends the loop: it costs the connection, and a new one is made.
 """
 
 from __future__ import annotations
 
-import errno
-import logging
+import contextlib
 import os
-import queue
 import random
 import selectors
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
+from obmm.background import BackgroundLogger
+from obmm.exchange.call_messages import Call, Ping
+from obmm.exchange.connector import Attempt, Connector
 from obmm.exchange.errors import (
     DeadlineError,
     ExchangeError,
@@ -30,48 +31,29 @@ from obmm.exchange.errors import (
     RequestRefusedError,
 )
 from obmm.exchange.events import EventQueue
+from obmm.exchange.held import Proof
+from obmm.exchange.holdings import Holdings
 from obmm.exchange.keys import Key
-from obmm.exchange.lease import Lease, LeaseEvent, LeaseStatus, parse_manifest
+from obmm.exchange.lease import LeaseEvent
 from obmm.exchange.link import Disconnected, Link
 from obmm.exchange.mailbox import Mailbox
-from obmm.exchange.messages import (
-    ErrorMessage,
-    Fetch,
-    Grant,
-    List,
-    Listed,
-    Message,
-    Mode,
-    Ping,
-    Pong,
-    Release,
-    Released,
-    Renew,
-    Renewed,
-    Revoked,
-    Status,
-    StatusPage,
-)
-from obmm.exchange.net import is_loopback, join_address
+from obmm.exchange.messages import ErrorMessage, Message, Mode, Revoked
+from obmm.exchange.net import join_address
+from obmm.exchange.requests import ANSWERS, Patience, Request, TimerKey, fail, succeed
 from obmm.exchange.session import ClientSession
 from obmm.exchange.timers import Timers
 from obmm.exchange.tls import PlainTransport, TlsTransport
+from obmm.exchange.waiter import Waiter
 
-log = logging.getLogger("obmm.exchange.client")
+log = BackgroundLogger("obmm.exchange.client")
 
-ATTEMPT_S = 5.0  # for TCP, TLS and our handshake together
+ATTEMPT_S = 5.0  # for names, TCP, TLS and our handshake together
 BACKOFF_S = (0.05, 2.0)
 ANSWER_S = 5.0  # for a request without a deadline of its own, on one connection
-
-# The answer that each request wants.
-_ANSWERS: dict[type, type] = {
-    Ping: Pong,
-    List: Listed,
-    Fetch: Grant,
-    Renew: Renewed,
-    Release: Released,
-    Status: StatusPage,
-}
+SILENT_S = 1.0  # without any frame from a server that was asked: it may be gone
+MOST_LATE = 64  # answers that came too late, on one connection
+SLEEP_S = 3600.0
+LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,29 +68,10 @@ class Target:
     context: ssl.SSLContext | None = field(default=None, repr=False)
     server_name: str | None = None
     loopback_only: bool = False
+    proof: Proof = field(default=Proof("plain"))
 
     def __str__(self) -> str:
         return join_address(self.host, self.port)
-
-
-@dataclass(eq=False, slots=True)
-class _Request:
-    message: Message
-    done: Future[Message]
-    deadline: float
-    sent: float = 0.0
-    number: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class _Patience:
-    """How long somebody waits for releases to be confirmed."""
-
-    done: Future[bool]
-
-
-# What has a deadline: a request, a lease (renewal, suspicion), or a step of the connection.
-_TimerKey: TypeAlias = "_Request | _Patience | tuple[str, bytes] | str"
 
 
 class Client:
@@ -119,24 +82,34 @@ class Client:
         self.events = events
         self.target = target
         self.instance = b""
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self.mailbox, selectors.EVENT_READ)
-        self._sock: socket.socket | None = None  # while TCP connects
-        self._addresses: list[tuple[Any, ...]] = []
+        self.timers: Timers[TimerKey] = Timers()
+        self.holdings = Holdings(self, events, str(target))
+        self._selector = Waiter(log)
+        self._selector.register(self.mailbox, selectors.EVENT_READ, self.mailbox)
+        self._connector = Connector(
+            target.host,
+            target.port,
+            loopback_only=target.loopback_only,
+            selector=self._selector,
+            mailbox=self.mailbox,
+            connected=self._connected,
+            failed=self._unreachable,
+        )
         self._link: Link | None = None
         self._session: ClientSession | None = None
         self._greeted = False
         self._backoff = BACKOFF_S[0]
         self._last_error: ExchangeError = PeerUnreachableError(f"{target}: no connection yet")
         self._first: Future[None] | None = None
-        self._waiting: list[_Request] = []
-        self._in_flight: dict[int, _Request] = {}
+        self._waiting: list[Request] = []
+        self._in_flight: dict[int, Request] = {}
+        self._late: set[int] = set()
+        self._doubt: Future[Message] | None = None
+        self._heard = 0.0
         self._number = 0
-        self._leases: dict[bytes, Lease] = {}
-        self._releasing: dict[bytes, _Request] = {}
-        self._timers: Timers[_TimerKey] = Timers()
-        self._dispatch = Dispatcher(str(target))
         self._running = True
+        self.wanted: Callable[[], bool] | None = None
+        """Asked by `run` every `LOOK_S` seconds: whether somebody still has the peer."""
 
     # --- called through the mailbox --------------------------------------------------------------------------------
 
@@ -151,76 +124,26 @@ class Client:
 
         Every request can be repeated without harm, so one whose answer got lost with the connection is sent again.
         """
-        request = _Request(message, Future(), time.monotonic() + timeout)
-        self._timers.set(request, request.deadline)
-        self._submit(request)
+        request = Request(message, Future(), time.monotonic() + timeout)
+        self.timers.set(request, request.deadline)
+        self.submit(request)
         return request.done
 
-    def fetch(self, name: str, importer_eid: bytes, timeout: float, releaser: Any) -> Future[Lease]:
-        message = Fetch(os.urandom(16), name, importer_eid)
-        done: Future[Lease] = Future()
-        started = time.monotonic()
-        answer = self.request(message, timeout)
-
-        def finish(answer: Future[Message]) -> None:
-            error = answer.exception()
-            if error is not None:
-                if not isinstance(error, RequestRefusedError):
-                    # The grant may be on its way: hand it back as soon as the server can be told.
-                    self._release(message.lease, timeout)
-                done.set_exception(error)
-                return
-            grant = answer.result()
-            assert isinstance(grant, Grant)
-            try:
-                manifest = parse_manifest(grant.manifest)
-            except ValueError:
-                self._release(message.lease, timeout)
-                done.set_exception(ProtocolError(Refusal.PAYLOAD, f"the manifest of {name!r} is not a JSON object"))
-                return
-            lease = Lease(releaser, grant.lease, name, grant.handle, manifest)
-            self._leases[grant.lease] = lease
-            self._renewed(lease, started, grant.term_ms / 1000)
-            log.info("lease %s of %r from %s", grant.lease[:4].hex(), name, self.target)
-            done.set_result(lease)
-
-        answer.add_done_callback(finish)
-        return done
-
-    def release(self, lease: Lease, timeout: float) -> Future[bool]:
-        """True once the server has confirmed, False when it did not within ``timeout``; it is then told later."""
-        if self._leases.pop(lease._id, None) is not None:
-            lease._become(LeaseStatus.RELEASED)
-            self._timers.cancel(("renew", lease._id))
-            self._timers.cancel(("suspect", lease._id))
-        elif lease._id not in self._releasing:
-            done: Future[bool] = Future()
-            done.set_result(True)
-            return done
-        return self._release(lease._id, timeout)
-
-    def settled(self, timeout: float) -> Future[bool]:
-        """Done when every release is confirmed, or after ``timeout`` seconds."""
-        patience = _Patience(Future())
-        if not self._releasing:
-            patience.done.set_result(True)
-            return patience.done
-        self._timers.set(patience, time.monotonic() + timeout)
-
-        def finish(_: Future[Message]) -> None:
-            if not self._releasing and not patience.done.done():
-                self._timers.cancel(patience)
-                patience.done.set_result(True)
-
-        for request in tuple(self._releasing.values()):
-            request.done.add_done_callback(finish)
-        return patience.done
-
-    def held(self) -> tuple[Lease, ...]:
-        return tuple(self._leases.values())
-
-    def watch(self, lease: Lease, callback: Callable[[LeaseEvent], None]) -> None:
-        self._dispatch.add(lease, callback)
+    def submit(self, request: Request) -> None:
+        """Send it now, or when there is a connection."""
+        if self._session is None or self._link is None or not self._session.established:
+            self._waiting.append(request)
+            return
+        self._number = self._number % 0xFFFFFFFF + 1
+        request.number = self._number
+        request.sent = time.monotonic()
+        self._in_flight[request.number] = request
+        if request.deadline == float("inf"):
+            self.timers.set(request, request.sent + ANSWER_S)
+        try:
+            self._link.send(request.message, request.number)
+        except BaseException as error:
+            self._failed(_internal(self.target, error))
 
     def stop(self) -> None:
         self._running = False
@@ -229,153 +152,158 @@ class Client:
         """In a forked child: let go of the descriptors, say nothing on the wire."""
         if self._link is not None:
             self._link.close()
-        if self._sock is not None:
-            self._sock.close()
+        self._connector.cancel()
         self._selector.close()
         self.mailbox.abandon()
         self.events.abandon()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
+    @property
+    def running(self) -> bool:
+        return self._running and not self.mailbox.ending
+
+    def fileno(self) -> int:
+        """Readable while `turn` has something to do before `timeout` has passed."""
+        return self._selector.fileno()
+
+    def timeout(self) -> float:
+        """Seconds until `turn` is due although nothing came."""
+        longest = self.timers.timeout(time.monotonic(), SLEEP_S)
+        due = self._connector.due
+        return longest if due is None else max(0.0, min(longest, due - time.monotonic()))
+
     def run(self) -> None:
         try:
-            while self._running:
-                self._turn()
+            while self.running and (self.wanted is None or self.wanted()):
+                self.turn(min(self.timeout(), LOOK_S))
         finally:
-            self._shut()
+            self.shut()
 
-    def _turn(self) -> None:
-        for key, mask in self._selector.select(self._timers.timeout(time.monotonic(), 3600.0)):
-            if key.fileobj is self.mailbox:
-                self.mailbox.run()
-            elif key.fileobj is self._link:
-                if mask & selectors.EVENT_READ:
-                    self._read()
-            elif key.fileobj is self._sock:
-                self._connected()
-        for due in self._timers.pop_due(time.monotonic()):
-            self._on_deadline(due)
-        self._flush()
+    def turn(self, longest: float) -> None:
+        """Wait, at most ``longest`` seconds, and do what is to do."""
+        for key, mask in self._selector.wait(longest):
+            if isinstance(key.data, Attempt):
+                self._attempt(self._connector.on_ready, key.data)
+            elif isinstance(key.data, Link):
+                if mask & selectors.EVENT_READ and key.data is self._link:
+                    self._attempt(self._read)
+            else:
+                self._attempt(self.mailbox.run)
+        now = time.monotonic()
+        if self._connector.due is not None and self._connector.due <= now:
+            self._attempt(self._connector.on_time)
+        for due in self.timers.pop_due(now):
+            self._attempt(self._on_deadline, due)
+        self._attempt(self._flush)
 
-    def _shut(self) -> None:
-        self._close_connection()
-        if self._releasing:
-            log.warning("%s: %d release(s) could not be delivered", self.target, len(self._releasing))
-        error = PeerUnreachableError(f"{self.target}: the peer was closed")
-        for request in tuple(self._waiting):
-            _fail(request.done, error)
-        self._waiting.clear()
-        for lease in self._leases.values():  # left to the server: nobody renews them any more
-            if lease._become(LeaseStatus.SUSPECT):
-                self._announce(lease)
-        self.mailbox.close()
-        self._selector.close()
-        self._dispatch.close()
+    def shut(self) -> None:
+        """End: tell every waiting thread and close every descriptor, even when a step fails."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._selector.close)
+            stack.callback(self.mailbox.close)
+            stack.callback(self.holdings.abandon_all)
+            error = PeerUnreachableError(f"{self.target}: the peer was closed")
+            for request in (*self._waiting, *self._in_flight.values()):
+                stack.callback(fail, request.done, error)
+            if self.holdings.undelivered:
+                log.warning("%s: %d release(s) could not be delivered", self.target, self.holdings.undelivered)
+            stack.callback(self._close_connection)
+
+    def _attempt(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Make the call; what goes wrong in it costs the connection."""
+        try:
+            call(*arguments)
+        except BaseException as error:
+            log.exception("%s: bug, or a system that refuses: %r", self.target, error)
+            self._failed(_internal(self.target, error))
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
     def _connect(self, timeout: float = 3600.0) -> None:
-        self._timers.set("attempt", time.monotonic() + min(timeout, ATTEMPT_S))
+        self.timers.set("attempt", time.monotonic() + min(timeout, ATTEMPT_S))
         try:
-            self._addresses = _resolve(self.target)
-        except ExchangeError as error:
-            self._failed(error)
-            return
-        self._next_address("no address")
+            self._connector.start()
+        except BaseException as error:
+            self._failed(_internal(self.target, error))
 
-    def _next_address(self, why: str) -> None:
-        """Begin TCP with the next address of the name; the last failure counts."""
-        while self._addresses:
-            family, kind, protocol, _, address = self._addresses.pop(0)
-            try:
-                sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
-            except OSError as error:
-                why = error.strerror or str(error)
-                continue
-            result = sock.connect_ex(address)
-            if result in (0, errno.EINPROGRESS):
-                self._sock = sock
-                self._selector.register(sock, selectors.EVENT_WRITE)
-                return
-            sock.close()
-            why = os.strerror(result)
-        self._failed(
-            PeerUnreachableError(
-                f"{self.target}: {why}; does `obmm serve` (or `obmm bench serve`) run there, and is the port open?"
-            )
-        )
+    def _unreachable(self, why: str) -> None:
+        hint = "; does `obmm serve` (or `obmm bench serve`) run there, and is the port open?"
+        if "plain mode" in why:
+            hint = ""
+        self._failed(PeerUnreachableError(f"{self.target}: {why}{hint}"))
 
-    def _connected(self) -> None:
-        assert self._sock is not None
-        sock, self._sock = self._sock, None
-        self._selector.unregister(sock)
-        result = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if result:
-            sock.close()
-            self._next_address(os.strerror(result))
-            return
+    def _connected(self, sock: socket.socket) -> None:
         target = self.target
-        self._greeted = False
-        self._session = ClientSession(target.mode, target.key, target.client)
-        if target.context is None:
-            self._link = Link(sock, PlainTransport(), self._session)
-        else:
-            transport = TlsTransport(target.context, server=False, server_name=target.server_name or target.host)
-            self._link = Link(sock, transport, self._session)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._selector.register(self._link, selectors.EVENT_READ)
+        try:
+            session = ClientSession(target.mode, target.key, target.client)
+            if target.context is None:
+                link = Link(sock, PlainTransport(), session)
+            else:
+                name = target.server_name or target.host
+                link = Link(sock, TlsTransport(target.context, server=False, server_name=name), session)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._selector.register(link, selectors.EVENT_READ, link)
+        except BaseException as error:
+            sock.close()
+            self._failed(error if isinstance(error, ExchangeError) else _internal(target, error))
+            return
+        self._greeted, self._session, self._link = False, session, link
 
     def _established(self) -> None:
         assert self._session is not None
         assert self._session.welcome is not None
         self._greeted = True
-        self._timers.cancel("attempt")
+        self.timers.cancel("attempt")
         self._backoff = BACKOFF_S[0]
         welcome = self._session.welcome
         if self.instance and welcome.instance != self.instance:
             log.warning("%s: the server was restarted", self.target)
         self.instance = welcome.instance
         log.info("connected to %s in %s mode", self.target, self.target.mode.name)
-        self._timers.set("ping", time.monotonic() + welcome.idle_ms / 3000)
+        self.timers.set("ping", time.monotonic() + welcome.idle_ms / 3000)
         again, self._waiting = self._waiting, []
         for request in again:
-            self._submit(request)
-        for lease in tuple(self._leases.values()):
-            self._renew(lease)
-        if self._first is not None:
-            first, self._first = self._first, None
-            first.set_result(None)
+            self.submit(request)
+        self.holdings.renew_all()
+        first, self._first = self._first, None
+        if first is not None:
+            succeed(first, None)
 
     def _failed(self, error: ExchangeError) -> None:
         """The connection, or the attempt to make one, is over; try again after a while."""
-        self._close_connection()
-        self._timers.cancel("attempt")
         self._last_error = error
-        if self._first is not None:
-            first, self._first = self._first, None
-            first.set_exception(error)
+        first, self._first = self._first, None
+        if first is None:
+            pause = self._backoff * (0.5 + random.random() / 2)
+            self._backoff = min(2 * self._backoff, BACKOFF_S[1])
+            self.timers.set("connect", time.monotonic() + pause)
+        self._close_connection()
+        self.timers.cancel("attempt")
+        if first is not None:
+            fail(first, error)
             return
         log.warning("connection to %s lost: %s", self.target, (error.strerror or "").removeprefix(f"{self.target}: "))
-        pause = self._backoff * (0.5 + random.random() / 2)
-        self._backoff = min(2 * self._backoff, BACKOFF_S[1])
-        self._timers.set("connect", time.monotonic() + pause)
 
     def _close_connection(self) -> None:
-        for each in (self._link, self._sock):
-            if each is not None:
-                self._selector.unregister(each)
-                each.close()
-        self._link = self._sock = self._session = None
-        self._waiting = [*self._in_flight.values(), *self._waiting]
-        self._in_flight.clear()
-        self._timers.cancel("ping")
+        self._connector.cancel()
+        link, self._link, self._session = self._link, None, None
+        in_flight, self._in_flight = self._in_flight, {}
+        self._late.clear()
+        self._waiting = [*in_flight.values(), *self._waiting]
+        self.timers.cancel("ping")
+        if link is not None:
+            with contextlib.suppress(KeyError, ValueError, OSError):
+                self._selector.unregister(link)
+            with contextlib.suppress(OSError):
+                link.close()
 
     # --- reading and writing -----------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        assert self._link is not None
-        assert self._session is not None
         link, session = self._link, self._session
+        if link is None or session is None:
+            return
         try:
             for message, number in link.receive():
                 self._on_message(message, number)
@@ -402,22 +330,24 @@ class Client:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.pending else 0)
         if self._selector.get_key(link).events != events:
-            self._selector.modify(link, events)
+            self._selector.modify(link, events, link)
 
     def _on_message(self, message: Message, number: int) -> None:
+        self._heard = time.monotonic()
         if isinstance(message, Revoked):
-            self._on_revoked(message)
+            self.holdings.on_revoked(message)
             return
         if isinstance(message, ErrorMessage) and number == 0:
             raise ProtocolError(message.code, f"the server ended the session: {message.text}")
         request = self._in_flight.get(number)
         if request is None:
+            self._late.discard(number)
             return  # its deadline has passed
         if isinstance(message, ErrorMessage):
             self._finish(request)
-            _fail(request.done, RequestRefusedError(message.code, f"{self.target}: {message.text}"))
+            fail(request.done, RequestRefusedError(message.code, f"{self.target}: {message.text}"))
             return
-        if type(message) is not _ANSWERS[type(request.message)]:
+        if type(message) is not ANSWERS[type(request.message)]:
             raise ProtocolError(
                 Refusal.UNEXPECTED, f"a {message.KIND.name} frame in answer to {request.message.KIND.name}"
             )
@@ -425,23 +355,10 @@ class Client:
         if asked is not None and getattr(message, "lease", None) != asked:
             raise ProtocolError(Refusal.UNEXPECTED, f"a {message.KIND.name} frame about another lease")
         self._finish(request)
-        if not request.done.done():
-            request.done.set_result(message)
+        succeed(request.done, message)
 
-    def _submit(self, request: _Request) -> None:
-        if self._session is None or self._link is None or not self._session.established:
-            self._waiting.append(request)
-            return
-        self._number = self._number % 0xFFFFFFFF + 1
-        request.number = self._number
-        request.sent = time.monotonic()
-        self._in_flight[request.number] = request
-        self._link.send(request.message, request.number)
-        if request.deadline == float("inf"):
-            self._timers.set(request, request.sent + ANSWER_S)
-
-    def _finish(self, request: _Request) -> None:
-        self._timers.cancel(request)
+    def _finish(self, request: Request) -> None:
+        self.timers.cancel(request)
         self._in_flight.pop(request.number, None)
         if request in self._waiting:
             self._waiting.remove(request)
@@ -449,170 +366,58 @@ class Client:
 
     # --- deadlines ---------------------------------------------------------------------------------------------------
 
-    def _on_deadline(self, due: _TimerKey) -> None:
-        if isinstance(due, _Request):
+    def _on_deadline(self, due: TimerKey) -> None:
+        if isinstance(due, Request):
             self._on_request_deadline(due)
-        elif isinstance(due, _Patience):
-            log.warning("%s: a release was not confirmed in time; it stays queued", self.target)
-            due.done.set_result(False)
-        elif isinstance(due, tuple):
-            what, lease_id = due
-            lease = self._leases.get(lease_id)
-            if lease is None:
-                return
-            if what == "renew":
-                self._renew(lease)
-            elif lease._become(LeaseStatus.SUSPECT):
-                log.error("%r from %s: not renewed for two thirds of its term: suspect", lease.name, self.target)
-                self._announce(lease)
+        elif isinstance(due, Patience | tuple):
+            self.holdings.on_due(due)
         elif due == "connect":
             self._connect()
         elif due == "attempt":
             self._failed(DeadlineError(f"{self.target}: no session in time; the network or the server is silent"))
         elif due == "ping" and self._session is not None and self._session.welcome is not None:
             idle_s = self._session.welcome.idle_ms / 1000
+            self.timers.set("ping", time.monotonic() + idle_s / 3)
             self.request(Ping(), idle_s / 3)
-            self._timers.set("ping", time.monotonic() + idle_s / 3)
 
-    def _on_request_deadline(self, request: _Request) -> None:
+    def _on_request_deadline(self, request: Request) -> None:
         sent = request.number in self._in_flight
         what = request.message.KIND.name
         if request.deadline == float("inf"):
             if sent:  # it stays, and is sent again over a new connection
                 self._failed(DeadlineError(f"{self.target}: no answer to {what} in time"))
             return
+        number = request.number
         self._finish(request)
         if sent:
-            # A server that is silent for so long is no better than one that is gone.
             error: ExchangeError = DeadlineError(f"{self.target}: no answer to {what} in time")
-            _fail(request.done, error)
-            self._failed(error)
+            fail(request.done, error)
+            if isinstance(request.message, Call):
+                self._late.add(number)
+                self._doubted(request, error)
+            else:  # a server that is silent for so long counts as gone
+                self._failed(error)
         else:
-            _fail(
+            fail(
                 request.done,
                 DeadlineError(
                     f"{self.target}: {what} could not be sent in time; last problem: {self._last_error.strerror}"
                 ),
             )
 
-    # --- leases ------------------------------------------------------------------------------------------------------
+    def _doubted(self, call: Request, error: ExchangeError) -> None:
+        """A call's deadline is its caller's, and may be shorter than any answer takes: the connection stays if it is alive.
 
-    def _renewed(self, lease: Lease, since: float, term: float) -> None:
-        lease._extend(since, term)
-        self._timers.set(("renew", lease._id), since + term / 3)
-        self._timers.set(("suspect", lease._id), since + term * 2 / 3)
-
-    def _renew(self, lease: Lease) -> None:
-        if lease.status in (LeaseStatus.REVOKED, LeaseStatus.STALE, LeaseStatus.LOST):
-            return
-        started = time.monotonic()
-        answer = self.request(Renew(lease._id, lease.handle.generation), max(0.2, lease._term / 3))
-
-        def finish(answer: Future[Message]) -> None:
-            if lease._id not in self._leases:
-                return
-            error = answer.exception()
-            if error is None:
-                renewed = answer.result()
-                assert isinstance(renewed, Renewed)
-                self._renewed(lease, started, renewed.term_ms / 1000)
-                if lease._become(LeaseStatus.ACTIVE):
-                    log.info("%r from %s: renewed, no longer suspect", lease.name, self.target)
-                    self._announce(lease)
-            elif isinstance(error, RequestRefusedError) and error.reason in _VERDICTS:
-                self._condemn(lease, _VERDICTS[error.reason])
-            else:
-                self._timers.set(("renew", lease._id), time.monotonic() + max(0.05, lease._term / 12))
-
-        answer.add_done_callback(finish)
-
-    def _condemn(self, lease: Lease, status: LeaseStatus, deadline: float | None = None) -> None:
-        """The server has spoken: this lease will not be renewed again."""
-        self._timers.cancel(("renew", lease._id))
-        self._timers.cancel(("suspect", lease._id))
-        if lease._become(status, deadline):
-            log.warning("%r from %s: lease is %s", lease.name, self.target, status.value)
-            self._announce(lease)
-
-    def _on_revoked(self, message: Revoked) -> None:
-        lease = self._leases.get(message.lease)
-        if lease is not None:
-            self._condemn(lease, LeaseStatus.REVOKED, time.monotonic() + message.deadline_ms / 1000)
-
-    def _announce(self, lease: Lease) -> None:
-        event = LeaseEvent(lease, lease.status, lease.revoke_deadline)
-        self.events.put(event)
-        self._dispatch.post(event)
-
-    def _release(self, lease_id: bytes, timeout: float) -> Future[bool]:
-        """Deliver a release, however long it takes; the future says whether that was within ``timeout``."""
-        request = self._releasing.get(lease_id)
-        if request is None:
-            request = self._releasing[lease_id] = _Request(Release(lease_id), Future(), float("inf"))
-            request.done.add_done_callback(lambda _: self._releasing.pop(lease_id, None))
-            self._submit(request)
-        patience = _Patience(Future())
-        self._timers.set(patience, time.monotonic() + timeout)
-
-        def finish(answer: Future[Message]) -> None:
-            self._timers.cancel(patience)
-            if not patience.done.done():
-                # Refused means that the server knows nothing of this lease: then there is nothing to release.
-                error = answer.exception()
-                patience.done.set_result(error is None or isinstance(error, RequestRefusedError))
-
-        request.done.add_done_callback(finish)
-        return patience.done
+        The late answer has a number that is not waited for.  Too many of them, or silence, and it goes as ever.
+        """
+        now = time.monotonic()
+        silent = self._heard < call.sent
+        if len(self._late) > MOST_LATE or (silent and now - call.sent >= SILENT_S):
+            self._failed(error)
+        elif silent and (self._doubt is None or self._doubt.done()):
+            self._doubt = self.request(Ping(), SILENT_S)
 
 
-_VERDICTS = {
-    Refusal.STALE: LeaseStatus.STALE,
-    Refusal.REVOKED: LeaseStatus.REVOKED,
-    Refusal.UNKNOWN_LEASE: LeaseStatus.LOST,
-}
-
-
-class Dispatcher:
-    """Runs callbacks in a thread of their own, which is started with the first of them."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._callbacks: dict[int, list[Callable[[LeaseEvent], None]]] = {}
-        self._queue: queue.SimpleQueue[LeaseEvent | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def add(self, lease: Lease, callback: Callable[[LeaseEvent], None]) -> None:
-        self._callbacks.setdefault(id(lease), []).append(callback)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"obmm-events-{self._name}", daemon=True)
-            self._thread.start()
-
-    def post(self, event: LeaseEvent) -> None:
-        if id(event.lease) in self._callbacks:
-            self._queue.put(event)
-
-    def close(self) -> None:
-        self._queue.put(None)
-
-    def _run(self) -> None:
-        while (event := self._queue.get()) is not None:
-            for callback in self._callbacks.get(id(event.lease), ()):
-                try:
-                    callback(event)
-                except Exception:
-                    log.exception("a callback for %r raised", event.lease.name)
-
-
-def _fail(future: Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
-def _resolve(target: Target) -> list[tuple[Any, ...]]:
-    try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise PeerUnreachableError(f"{target}: {error.strerror}") from None
-    if target.loopback_only and not all(is_loopback(str(address[4][0])) for address in found):
-        raise PeerUnreachableError(f"{target}: plain mode works on loopback only; use key=PATH or tls=...")
-    return list(found)
+def _internal(target: Target, error: BaseException) -> ExchangeError:
+    what = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else repr(error)
+    return PeerUnreachableError(f"{target}: this side's system refused: {what}")

@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lease desk: what is published, who has a lease on it, and what becomes of that.
 
-No sockets in here: the service brings requests of connections, and sends what comes back.  Refusals are raised as
-RequestRefusedError and travel as ERROR frames.
+No sockets and no disk in here: the service brings requests, and sends what comes back; grants leave once their journal
+lines are on the disk.  Refusals travel as ERROR frames.  What can fail comes before what changes, or is undone: a handle
+never leaves without a line in the journal, an entry in the book and a hold on its region.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 from typing import Any
 
+from obmm.background import BackgroundLogger
+from obmm.exchange.access import EVERYONE, Access
+from obmm.exchange.audit import AuditLog
+from obmm.exchange.call_messages import Status, StatusPage
 from obmm.exchange.connection import Connection
 from obmm.exchange.errors import JournalError, Refusal, RequestRefusedError
 from obmm.exchange.events import EventQueue
-from obmm.exchange.journal import LeaseJournal
-from obmm.exchange.leases import LeaseBook, LeaseRecord, LeaseState
+from obmm.exchange.journal import Batch, LeaseJournal
+from obmm.exchange.journal_lines import grant_line
+from obmm.exchange.leases import LeaseBook, LeaseFilter, LeaseRecord, LeaseState
 from obmm.exchange.limits import Limits
 from obmm.exchange.messages import (
     Fetch,
@@ -35,61 +40,49 @@ from obmm.exchange.messages import (
     Renewed,
     Revoked,
     RevokeReason,
-    Status,
-    StatusPage,
 )
+from obmm.exchange.pending import Granting, PendingGrants
 from obmm.exchange.publication import Publication
+from obmm.exchange.revocation import Revocation, Revocations
+from obmm.exchange.server_event import ServerEvent
+from obmm.exchange.status_items import by_state, items
 from obmm.exchange.timers import Timers
 
-log = logging.getLogger("obmm.exchange.server")
+log = BackgroundLogger("obmm.exchange.server")
 
 STATUS_ITEMS = 200  # per page
+AGAIN_S = 1.0  # a hold that could not be let go is tried again
 
 
-@dataclass(frozen=True, slots=True)
-class ServerEvent:
-    """Something that happened: ``kind`` is connected, granted, renewed, released, expired, revoked or closed."""
-
-    kind: str
-    region: str = ""
-    lease: str = ""
-    holder: str = ""
-
-
-@dataclass(eq=False, slots=True)
-class Revocation:
-    """Waits for the leases on one export; `done` gets those that are still out at its deadline."""
-
-    publication: Publication
-    done: Future[tuple[LeaseRecord, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Granting:
-    """A grant that waits for the journal."""
-
-    connection: Connection
-    request: int
-    record: LeaseRecord
-    publication: Publication
+Answer = tuple[Connection, int, Grant | RequestRefusedError]
 
 
 class LeaseDesk:
     """All of it for one server, used from the server's thread only."""
 
-    def __init__(self, journal: LeaseJournal, term_s: float, limits: Limits, events: EventQueue[ServerEvent]) -> None:
-        self.timers: Timers[bytes | Revocation] = Timers()
+    def __init__(
+        self,
+        journal: LeaseJournal,
+        term_s: float,
+        limits: Limits,
+        events: EventQueue[ServerEvent],
+        access: Access = EVERYONE,
+    ) -> None:
+        self.timers: Timers[bytes | Revocation | Publication] = Timers()
         self.closing = False
         self.term_ms = round(term_s * 1000)
-        self._journal = journal
+        self.access = access
+        self.journal = journal
+        self.audit = AuditLog()
         self._limits = limits
         self._events = events
         self._book = LeaseBook()
         self._by_name: dict[str, Publication] = {}
         self._by_generation: dict[int, Publication] = {}
         self._holder: dict[bytes, Connection] = {}
-        self._revocations: dict[int, Revocation] = {}
-        self._granting: list[_Granting] = []
+        self._revocations = Revocations()
+        self._pending = PendingGrants()
+        self._happened: Counter[str] = Counter()
         for record in journal.recovered:
             self._book.add(record)
         if journal.recovered:
@@ -100,19 +93,18 @@ class LeaseDesk:
             )
 
     @property
-    def regions(self) -> int:
-        """How many are published."""
-        return len(self._by_name)
-
-    @property
-    def leases(self) -> int:
-        """How many are out."""
-        return len(self._book)
+    def sizes(self) -> tuple[int, int]:
+        """How many regions are published, how many leases are out."""
+        return len(self._by_name), len(self._book)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def list(self, message: List) -> Listed:
-        published = [each for each in self._by_name.values() if not each.revoked]
+    def list(self, connection: Connection, message: List) -> Listed:
+        published = [
+            each
+            for each in self._by_name.values()
+            if not each.revoked and self.access.allows(connection.identity, each.name)
+        ]
         page = published[message.first : message.first + Listed.PER_PAGE]
         entries = (
             RegionEntry(each.name, each.handle.length, each.generation, len(each.manifest), int(each.handle.flags))
@@ -121,38 +113,59 @@ class LeaseDesk:
         return Listed(len(published), tuple(entries))
 
     def fetch(self, connection: Connection, message: Fetch, request: int) -> None:
-        """Grant a lease; the answer comes with the next `commit`."""
-        publication = self._by_name.get(message.name)
+        """Grant a lease; the answer comes once its line is on the disk, from `written`."""
         if self.closing:
             raise RequestRefusedError(Refusal.CLOSING, "the server is closing")
-        if publication is None or publication.revoked:
+        publication = self._by_name.get(message.name)
+        allowed = self.access.allows(connection.identity, message.name)
+        if publication is None or publication.revoked or not allowed:
+            # the same words for what is not there and what is not allowed: names are not given away
+            self.audit.refused(connection, message.name, "no such region" if allowed else "not allowed")
             raise RequestRefusedError(Refusal.NO_REGION, f"no region {message.name!r} is published here")
+        if len(self._pending) >= self._limits.grants_waiting:
+            raise RequestRefusedError(
+                Refusal.LIMIT, "the server's disk is behind with what was granted; ask again later"
+            )
         record = self._book.get(message.lease)
         if record is not None:  # the client never saw our answer
             same = (record.region, record.generation, record.identity)
             if same != (publication.name, publication.generation, connection.identity):
                 raise RequestRefusedError(Refusal.UNKNOWN_LEASE, "this lease id belongs to another lease")
-            record.state = LeaseState.ACTIVE
-        else:
-            if len(self._book) >= self._limits.leases:
-                raise RequestRefusedError(Refusal.LIMIT, "the server has as many leases out as it allows")
-            if len(connection.leases) >= self._limits.leases_per_connection:
-                raise RequestRefusedError(Refusal.LIMIT, "this connection has as many leases as one may have")
-            record = LeaseRecord(
-                id=message.lease,
-                region=publication.name,
-                generation=publication.generation,
-                client=connection.client,
-                address=connection.address,
-                identity=connection.identity,
-                importer_eid=message.importer_eid,
-                granted=time.time(),
-            )
-            self._book.add(record)
-            self._journal.grant(record)
             publication.hold()
-        self._attach(connection, record)
-        self._granting.append(_Granting(connection, request, record, publication))
+            record.state = LeaseState.ACTIVE
+            self._attach(connection, record)
+            self._pending.add(Granting(connection, request, record, publication))
+        else:
+            self._grant(connection, message, request, publication)
+
+    def _grant(self, connection: Connection, message: Fetch, request: int, publication: Publication) -> None:
+        if len(self._book) >= self._limits.leases:
+            self.audit.refused(connection, message.name, "too many leases")
+            raise RequestRefusedError(Refusal.LIMIT, "the server has as many leases out as it allows")
+        if len(connection.leases) >= self._limits.leases_per_connection:
+            self.audit.refused(connection, message.name, "too many leases of one connection")
+            raise RequestRefusedError(Refusal.LIMIT, "this connection has as many leases as one may have")
+        record = LeaseRecord(
+            id=message.lease,
+            region=publication.name,
+            generation=publication.generation,
+            client=connection.client,
+            address=connection.address,
+            identity=connection.identity,
+            importer_eid=message.importer_eid,
+            granted=time.time(),
+        )
+        publication.hold()
+        try:
+            self._book.add(record)
+            self._attach(connection, record)
+            self._pending.add(Granting(connection, request, record, publication))
+            self.journal.grant(record)
+        except BaseException:
+            self._pending.retract(record)
+            self._forget(record)
+            self._settle(publication)
+            raise
 
     def renew(self, connection: Connection, message: Renew) -> Renewed:
         record = self._book.get(message.lease)
@@ -166,7 +179,7 @@ class LeaseDesk:
             raise RequestRefusedError(Refusal.STALE, f"the lease is for another export of {record.region!r}")
         if publication is not None and publication.generation != record.generation:
             raise RequestRefusedError(Refusal.STALE, f"{record.region!r} was exported again since")
-        if publication is None or publication.revoked:
+        if publication is None or publication.revoked or not self.access.allows(connection.identity, record.region):
             raise RequestRefusedError(Refusal.REVOKED, f"{record.region!r} is withdrawn")
         if record.state is not LeaseState.ACTIVE:
             log.info("lease back: %s of %s, holder %s", record.short, record.region, record.holder)
@@ -181,52 +194,66 @@ class LeaseDesk:
             return Released(message.lease)
         if record.identity != connection.identity:
             raise RequestRefusedError(Refusal.UNKNOWN_LEASE, "no such lease is out")
+        self.journal.release(record)
         self._forget(record)
-        self._journal.release(record)
         log.info("lease released: %s of %s by %s", record.short, record.region, record.holder)
         self._event("released", record)
         self._settle(self._by_generation.get(record.generation))
         return Released(message.lease)
 
-    def status_page(self, message: Status, head: dict[str, Any]) -> StatusPage:
-        page = list(self.items(message.first, message.first + STATUS_ITEMS))
-        end = message.first + len(page)
-        more = page and end < len(self._by_name) + len(self._book)
-        return StatusPage(end if more else 0, json.dumps(head | {"items": page}, separators=(",", ":")).encode())
+    def status_page(self, connection: Connection, message: Status, head: dict[str, Any]) -> StatusPage:
+        page = list(self.items(message.first, message.first + STATUS_ITEMS, connection.identity))
+        more = len(page) == STATUS_ITEMS
+        text = json.dumps(head | {"items": page}, separators=(",", ":")).encode()
+        return StatusPage(message.first + len(page) if more else 0, text)
 
-    def commit(self) -> Iterator[tuple[Connection, int, Grant | RequestRefusedError]]:
-        """One fsync for all leases since the last call, before any of their handles leaves; then the answers."""
-        granting, self._granting = self._granting, []
-        failure: JournalError | None = None
+    # --- the journal ---------------------------------------------------------------------------------------------
+
+    def take_batch(self) -> Batch | None:
+        """What the journal must write before the grants since the last call may leave; None when there is nothing."""
+        if not self._pending.filling and not self.journal.noted:
+            return None
+        batch = self.journal.take()
+        self._pending.take()
+        return batch
+
+    def lines_out(self) -> tuple[bytes, ...]:
+        """The journal's lines of all leases that are out."""
+        return tuple(grant_line(record) for record in self._book)
+
+    def written(self, batches: int, failure: JournalError | None) -> tuple[Answer, ...]:
+        """The oldest ``batches`` of `take_batch` are on the disk, or could not be written; the answers that now leave."""
+        if failure is not None:
+            log.error("%s", failure.strerror)
+        return tuple(
+            (each.connection, each.request, self._answer_to(each, failure)) for each in self._pending.pop(batches)
+        )
+
+    def _answer_to(self, each: Granting, failure: JournalError | None) -> Grant | RequestRefusedError:
         try:
-            self._journal.commit()
-            self._journal.compact(self._book)
-        except JournalError as error:
-            log.error("%s", error.strerror)
-            failure = error
-        for each in granting:
-            record, publication = each.record, each.publication
-            held = self._book.get(record.id) is record
-            if failure is None and (not held or record.state is LeaseState.REVOKED):
-                # Over before the grant left: its holder would have been told to let go before it knew the lease.  The
-                # journal has the grant behind everything that was noted before this commit.
-                if held:
-                    self._forget(record)
-                self._journal.release(record)
-                self._settle(publication)
-                problem = RequestRefusedError(Refusal.NO_REGION, f"no region {publication.name!r} is published here")
-                yield each.connection, each.request, problem
-            elif failure is None:
-                log.info("lease granted: %s of %s to %s", record.short, record.region, record.holder)
-                self._event("granted", record)
-                grant = Grant(record.id, self.term_ms, publication.handle, publication.manifest)
-                yield each.connection, each.request, grant
-            else:
-                if held:
-                    self._forget(record)
-                self._settle(publication)
-                problem = RequestRefusedError(Refusal.INTERNAL, "the server cannot write its lease journal")
-                yield each.connection, each.request, problem
+            return self._verdict(each, failure)
+        except BaseException:  # an answer that cannot be made does not keep the others' back
+            log.exception("lease %s of %s: no answer could be made", each.record.short, each.record.region)
+            self.journal.release(each.record)
+            self._forget(each.record)
+            self._settle(each.publication)
+            return RequestRefusedError(Refusal.INTERNAL, "internal error of the server")
+
+    def _verdict(self, each: Granting, failure: JournalError | None) -> Grant | RequestRefusedError:
+        record, publication = each.record, each.publication
+        held = self._book.get(record.id) is record
+        if failure is None and held and record.state is not LeaseState.REVOKED:
+            log.info("lease granted: %s of %s to %s", record.short, record.region, record.holder)
+            self._event("granted", record)
+            return Grant(record.id, self.term_ms, publication.handle, publication.manifest)
+        if held:  # over before the grant left: its holder would have been told to let go before it knew the lease
+            self.journal.release(record)
+            self._forget(record)
+        self._settle(publication)
+        if failure is None:
+            return RequestRefusedError(Refusal.NO_REGION, f"no region {publication.name!r} is published here")
+        self.audit.refused(each.connection, publication.name, "the journal cannot be written")
+        return RequestRefusedError(Refusal.INTERNAL, "the server cannot write its lease journal")
 
     # --- connections and time ------------------------------------------------------------------------------------
 
@@ -242,6 +269,9 @@ class LeaseDesk:
             if isinstance(due, Revocation):
                 self._end_revocation(due)
                 continue
+            if isinstance(due, Publication):
+                self._settle(due)
+                continue
             record = self._book.get(due)
             if record is None or record.state is not LeaseState.ACTIVE:
                 continue
@@ -253,13 +283,6 @@ class LeaseDesk:
                 record.holder,
             )
             self._event("expired", record)
-
-    def close(self) -> None:
-        self._journal.close()
-
-    def abandon(self) -> None:
-        """In a forked child."""
-        self._journal.abandon()
 
     # --- what the owner asks for -----------------------------------------------------------------------------------
 
@@ -276,10 +299,10 @@ class LeaseDesk:
         if publication.generation in self._by_generation:
             other = self._by_generation[publication.generation].name
             raise RequestRefusedError(Refusal.LIMIT, f"this export is published already, as {other!r}")
-        self._by_name[publication.name] = publication
-        self._by_generation[publication.generation] = publication
         if self._book.of(publication.generation):
             publication.hold()
+        self._by_name[publication.name] = publication
+        self._by_generation[publication.generation] = publication
         log.info("region published: %s, %d bytes", publication.name, publication.handle.length)
 
     def revoke(self, name: str, timeout: float, reason: RevokeReason) -> Future[tuple[LeaseRecord, ...]]:
@@ -287,50 +310,72 @@ class LeaseDesk:
         publication = self._by_name.get(name)
         if publication is None:
             raise RequestRefusedError(Refusal.NO_REGION, f"no region {name!r} is published here")
-        running = self._revocations.get(publication.generation)
-        if running is None:
-            running = self._revocations[publication.generation] = Revocation(publication, Future())
-        publication.revoked = True
-        self.timers.set(running, time.monotonic() + timeout)
+        revocation = self._revocations.begin(publication)
+        first, publication.revoked = not publication.revoked, True
+        self.timers.set(revocation, time.monotonic() + timeout)
         leases = self._book.of(publication.generation)
-        log.info("region %s: revoking %d lease(s), deadline %.1f s", name, len(leases), timeout)
+        told = [each for each in leases if each.state is not LeaseState.REVOKED]
+        if told or first:  # who asks again, to wait longer, is not a news
+            log.info("region %s: revoking %d lease(s), deadline %.1f s", name, len(told), timeout)
         for record in leases:
-            record.state = LeaseState.REVOKED
+            news, record.state = record.state is not LeaseState.REVOKED, LeaseState.REVOKED
             self.timers.cancel(record.id)
             holder = self._holder.get(record.id)
             if holder is not None:
                 holder.push(Revoked(record.id, min(round(timeout * 1000), 0xFFFFFFFF), reason))
-            self._event("revoked", record)
+            if news:
+                self._event("revoked", record)
         self._settle(publication)
-        return running.done
+        return revocation.done
 
     def force(self, name: str) -> None:
-        """Forget the leases on a region that nobody released, and the region."""
+        """Forget the unreleased leases on a region, those on earlier exports of the name too, and the region."""
         publication = self._by_name.get(name)
-        if publication is None:
-            return
-        for record in self._book.of(publication.generation):
+        self.end(LeaseFilter(region=name))
+        if publication is not None:
+            self._unhold(publication)
+            self._withdraw(publication)
+
+    def find(self, which: LeaseFilter) -> tuple[LeaseRecord, ...]:
+        """The leases that fit."""
+        return tuple(record for record in self._book if which.fits(record))
+
+    def counts(self) -> dict[str, Any]:
+        """For a monitor."""
+        figures = {"regions": len(self._by_name), "leases": by_state(self._book), "events": dict(self._happened)}
+        return figures | {"grants_waiting": len(self._pending), "closing": int(self.closing)}
+
+    def end(self, which: LeaseFilter) -> tuple[LeaseRecord, ...]:
+        """Give up the leases that fit, of any holder, and tell the holders that are connected."""
+        ended = self.find(which)
+        for record in ended:
             log.error("lease given up by force: %s of %s, holder %s", record.short, record.region, record.holder)
+            self.journal.release(record, forced=True)
+            holder = self._holder.get(record.id)
             self._forget(record)
-            self._journal.release(record, forced=True)
-        publication.unhold()
-        self._withdraw(publication)
+            if holder is not None and record.state is not LeaseState.REVOKED:
+                holder.push(Revoked(record.id, 0, RevokeReason.WITHDRAWN))
+            self._event("ended", record)
+        for generation in {record.generation for record in ended}:
+            self._settle(self._by_generation.get(generation))
+        return ended
 
     def begin_closing(self) -> tuple[str, ...]:
         """No new leases from now on; the names that are still published."""
         self.closing = True
         return tuple(self._by_name)
 
-    def items(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
-        """Items [start, stop) of the status: regions, then leases."""
-        everything: Iterator[Publication | LeaseRecord] = chain(self._by_name.values(), self._book)
-        for each in islice(everything, start, stop):
-            yield self._lease_item(each) if isinstance(each, LeaseRecord) else self._region_item(each)
+    def items(self, start: int = 0, stop: int | None = None, who: str | None = None) -> Iterator[dict[str, Any]]:
+        """Items [start, stop) of the status: regions, then leases; only those that ``who`` may fetch, if given."""
+        allowed = None if who is None else partial(self.access.allows, who)
+        return islice(items(tuple(self._by_name.values()), self._book, self._holder, allowed), start, stop)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _event(self, kind: str, record: LeaseRecord) -> None:
+        self._happened[kind] += 1
         self._events.put(ServerEvent(kind, record.region, record.short, record.holder))
+        self.audit.lease(kind, record)
 
     def _attach(self, connection: Connection, record: LeaseRecord) -> None:
         """The lease lives with this connection now, for a whole term from now."""
@@ -343,6 +388,7 @@ class LeaseDesk:
         self.timers.set(record.id, record.expires)
 
     def _forget(self, record: LeaseRecord) -> None:
+        """Can be done twice, and after half of it."""
         self._book.remove(record)
         self.timers.cancel(record.id)
         holder = self._holder.pop(record.id, None)
@@ -353,10 +399,20 @@ class LeaseDesk:
         """After a lease went: let go of the region if that was the last one."""
         if publication is None or self._book.of(publication.generation):
             return
-        publication.unhold()
-        revocation = self._revocations.get(publication.generation)
-        if revocation is not None:
+        if not self._unhold(publication):
+            return
+        for revocation in self._revocations.of(publication.generation):
             self._end_revocation(revocation)
+
+    def _unhold(self, publication: Publication) -> bool:
+        """Let the region be closed; what refuses is tried again, since no other code would."""
+        try:
+            publication.unhold()
+        except BaseException:
+            log.exception("region %s: its hold could not be let go; tried again", publication.name)
+            self.timers.set(publication, time.monotonic() + AGAIN_S)
+            return False
+        return True
 
     def _withdraw(self, publication: Publication) -> None:
         if self._by_name.get(publication.name) is publication:
@@ -366,12 +422,12 @@ class LeaseDesk:
     def _end_revocation(self, revocation: Revocation) -> None:
         publication = revocation.publication
         self.timers.cancel(revocation)
-        self._revocations.pop(publication.generation, None)
+        self._revocations.end(revocation)
         outstanding = self._book.of(publication.generation)
         if not outstanding:
             self._withdraw(publication)
             log.info("region %s revoked: every lease is released", publication.name)
-        for record in outstanding:
+        for record in publication.not_reported(outstanding):
             log.error(
                 "region %s: lease %s was not released by %s (%s)",
                 publication.name,
@@ -379,29 +435,5 @@ class LeaseDesk:
                 record.holder,
                 record.state.value,
             )
-        revocation.done.set_result(outstanding)
-
-    def _region_item(self, publication: Publication) -> dict[str, Any]:
-        return {
-            "kind": "region",
-            "region": publication.name,
-            "bytes": publication.handle.length,
-            "state": "revoked" if publication.revoked else "published",
-            "leases": dict(Counter(record.state.value for record in self._book.of(publication.generation))),
-        }
-
-    def _lease_item(self, record: LeaseRecord) -> dict[str, Any]:
-        left = record.expires - time.monotonic()
-        return {
-            "kind": "lease",
-            "lease": record.short,
-            "region": record.region,
-            "client": record.client,
-            "address": record.address,
-            "identity": record.identity,
-            "importer_eid": record.importer_eid.hex() if any(record.importer_eid) else "",
-            "state": record.state.value,
-            "connected": record.id in self._holder,
-            "granted": record.granted,
-            "expires_in_s": round(left, 1) if record.state is LeaseState.ACTIVE else None,
-        }
+        if not revocation.done.done():
+            revocation.done.set_result(outstanding)

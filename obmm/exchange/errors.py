@@ -12,13 +12,17 @@ import errno as _errno
 from typing import ClassVar
 
 from obmm.errors import ObmmError
+from obmm.exchange.leases import LeaseRecord
 
 
 class Refusal(enum.IntEnum):
     """Why a frame, a session or a request was refused.
 
     The numbers up to 63 travel in ERROR frames; the others are found by the
-    receiver and are told to nobody.
+    receiver and are not sent.
+
+    >>> obmm.exchange.Refusal.OVERSIZE.on_wire.name, obmm.exchange.Refusal.NO_REGION.on_wire.name
+    ('PROTOCOL', 'NO_REGION')
     """
 
     PROTOCOL = 1
@@ -54,7 +58,11 @@ class Refusal(enum.IntEnum):
 
 
 class ExchangeError(ObmmError):
-    """Anything that went wrong in the handle exchange."""
+    """Anything that went wrong in the handle exchange.
+
+    >>> issubclass(obmm.exchange.ExchangeError, obmm.ObmmError)
+    True
+    """
 
     def __init__(self, message: str, *, errno: int = _errno.EPROTO, operation: str = "EXCHANGE") -> None:
         super().__init__(errno, message, operation=operation)
@@ -64,6 +72,9 @@ class ProtocolError(ExchangeError):
     """The byte stream is not what the protocol allows; the connection is closed.
 
     `reason` tells replay, reflection, reordering, tampering, truncation, oversize and wrong version apart.
+
+    >>> obmm.exchange.ProtocolError(obmm.exchange.Refusal.OVERSIZE, "a frame of 5 GiB").reason.name
+    'OVERSIZE'
     """
 
     def __init__(self, reason: Refusal, message: str) -> None:
@@ -72,14 +83,29 @@ class ProtocolError(ExchangeError):
 
 
 class AuthenticationError(ExchangeError):
-    """A peer could not prove that it holds the key or a certificate, or this side's own credentials are unfit."""
+    """A peer could not prove that it holds the key or a certificate, or this side's own credentials are unfit.
+
+    >>> key, other = obmm.exchange.Key.generate(folder / "key"), obmm.exchange.Key.generate(folder / "other")
+    >>> with obmm.serve({}, host="127.0.0.1", port=0, key=key) as server:
+    ...     obmm.connect(server.addresses[0], key=folder / "other")
+    Traceback (most recent call last):
+    obmm.exchange.errors.AuthenticationError: ...
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, errno=_errno.EACCES)
 
 
 class RequestRefusedError(ExchangeError):
-    """The server understood the request and refused it; the connection lives on. `reason` says why."""
+    """The server understood the request and refused it; the connection lives on. `reason` says why.
+
+    >>> with obmm.serve({}, port=0, plain=True) as server, obmm.connect(server.addresses[0], plain=True) as peer:
+    ...     try:
+    ...         peer.fetch("nothing")
+    ...     except obmm.exchange.RequestRefusedError as error:
+    ...         error.reason.name
+    'NO_REGION'
+    """
 
     _ERRNO: ClassVar[dict[Refusal, int]] = {
         Refusal.NO_REGION: _errno.ENOENT,
@@ -97,21 +123,43 @@ class RequestRefusedError(ExchangeError):
 
 
 class PeerUnreachableError(ExchangeError):
-    """No connection, or it broke; `import`ed memory may well still work, the fabric is another network."""
+    """No connection, or it broke; `import`ed memory may well still work, the fabric is another network.
+
+    >>> obmm.connect("127.0.0.1:1", plain=True)
+    Traceback (most recent call last):
+    obmm.exchange.errors.PeerUnreachableError: ...
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, errno=_errno.EHOSTUNREACH)
 
 
 class DeadlineError(ExchangeError, TimeoutError):
-    """The other side did not answer in time."""
+    """The other side did not answer in time.
+
+    >>> import socket
+    >>> silent = socket.create_server(("127.0.0.1", 0))
+    >>> obmm.connect("127.0.0.1:%d" % silent.getsockname()[1], plain=True, timeout=0.1)
+    Traceback (most recent call last):
+    obmm.exchange.errors.DeadlineError: ...
+    >>> silent.close()
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, errno=_errno.ETIMEDOUT)
 
 
 class LeaseError(ExchangeError):
-    """The lease cannot be used: it is suspect, revoked, stale or released."""
+    """The lease cannot be used: it is suspect, revoked, stale or released.
+
+    >>> with a.export_region("2MiB") as region, obmm.serve({"words": region}, port=0, plain=True) as server:
+    ...     with obmm.connect(server.addresses[0], plain=True) as peer:
+    ...         lease = peer.fetch("words")
+    ...         lease.release()
+    ...         lease.check()
+    Traceback (most recent call last):
+    obmm.exchange.errors.LeaseError: ...
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, errno=_errno.EKEYREVOKED)
@@ -120,16 +168,32 @@ class LeaseError(ExchangeError):
 class LeasesOutstandingError(ExchangeError):
     """Importers did not release in time: unexporting now would be a machine-level error on their side.
 
-    `leases` is a tuple of `LeaseRecord`, one per lease that nobody released.
+    `leases` is a tuple of `LeaseRecord`, one per unreleased lease.
+
+    >>> with a.export_region("2MiB") as region, obmm.serve({"words": region}, port=0, plain=True) as server:
+    ...     with obmm.connect(server.addresses[0], plain=True) as peer:
+    ...         lease = peer.fetch("words")
+    ...         try:
+    ...             server.revoke("words", timeout=0)
+    ...         except obmm.exchange.LeasesOutstandingError as error:
+    ...             len(error.leases), lease.release()
+    (1, True)
     """
 
-    def __init__(self, message: str, leases: tuple[object, ...]) -> None:
+    def __init__(self, message: str, leases: tuple[LeaseRecord, ...]) -> None:
         super().__init__(message, errno=_errno.EBUSY)
         self.leases = leases
 
 
 class JournalError(ExchangeError):
-    """The lease journal cannot be used as it is."""
+    """The lease journal cannot be used as it is.
+
+    >>> (folder / "journal").write_bytes(b"something else")
+    14
+    >>> obmm.serve({}, port=0, plain=True, journal=folder / "journal")
+    Traceback (most recent call last):
+    obmm.exchange.errors.JournalError: ...
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, errno=_errno.EIO, operation="JOURNAL")

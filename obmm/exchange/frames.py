@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from obmm.errors import other_version
 from obmm.exchange.errors import ProtocolError, Refusal
 from obmm.exchange.secrets import Opaque
 
@@ -21,9 +22,12 @@ VERSION = 1
 HEADER = struct.Struct("<4sBBHII")  # magic, version, type, reserved, request, payload length
 MAX_MANIFEST = 64 * 1024
 MAX_PAYLOAD = 128 * 1024
+MAX_CALL = 64 * 1024
 
 
 class FrameType(enum.IntEnum):
+    """The kinds of frames (docs/exchange-protocol.md)."""
+
     HELLO = 0x01
     CHALLENGE = 0x02
     PROOF = 0x03
@@ -43,6 +47,8 @@ class FrameType(enum.IntEnum):
     REVOKED = 0x18
     STATUS = 0x20
     STATUS_PAGE = 0x21
+    CALL = 0x30
+    REPLY = 0x31
 
 
 # Smallest and largest payload of each type; nothing outside is ever buffered.
@@ -66,6 +72,8 @@ PAYLOAD_BOUNDS: dict[FrameType, tuple[int, int]] = {
     FrameType.REVOKED: (24, 24),
     FrameType.STATUS: (4, 4),
     FrameType.STATUS_PAGE: (8, MAX_PAYLOAD),
+    FrameType.CALL: (2, MAX_CALL),
+    FrameType.REPLY: (0, MAX_PAYLOAD),
 }
 
 SENT_BY_CLIENT = frozenset(
@@ -79,8 +87,11 @@ SENT_BY_CLIENT = frozenset(
         FrameType.RENEW,
         FrameType.RELEASE,
         FrameType.STATUS,
+        FrameType.CALL,
     }
 )
+# Before the handshake is over: an unauthenticated peer must not make the server hold a call.
+SENT_BY_STRANGERS = SENT_BY_CLIENT - {FrameType.CALL}
 SENT_BY_SERVER = frozenset(FrameType) - (SENT_BY_CLIENT - {FrameType.PROOF, FrameType.TAG})
 
 
@@ -122,6 +133,10 @@ class FrameReader:
         self._expected = expected
         self._buffer = Opaque()
 
+    def expect(self, expected: frozenset[FrameType]) -> None:
+        """From the next frame on the other side may send these types."""
+        self._expected = expected
+
     @property
     def partial(self) -> bool:
         """True in the middle of a frame."""
@@ -154,7 +169,7 @@ class FrameReader:
                 raise ProtocolError(Refusal.MAGIC, "the peer speaks TLS; this side does not")
             raise ProtocolError(Refusal.MAGIC, "the peer does not speak the obmm exchange protocol (no OBMX magic)")
         if len(buffer) > 4 and buffer[4] != VERSION:
-            raise ProtocolError(Refusal.VERSION, f"protocol version {buffer[4]}; this side speaks {VERSION}")
+            raise ProtocolError(Refusal.VERSION, other_version("the peer's protocol", buffer[4], VERSION))
         if len(buffer) < HEADER.size:
             return None
         _, _, number, reserved, request, length = HEADER.unpack_from(buffer)

@@ -10,12 +10,16 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeAlias
 
+from obmm.arguments import listed, wrong_type
+from obmm.driver.descriptor import Descriptor
 from obmm.errors import ObmmArgumentError
 from obmm.exchange.secrets import Opaque
 
+CREDENTIAL = "obmm.key"  # LoadCredential=obmm.key:/etc/obmm/cluster.key in a unit file
 MIN_BYTES = 32
 MAX_BYTES = 128
 MIN_DISTINCT = 16  # 32 random bytes have fewer distinct values once in 10^20
@@ -30,13 +34,23 @@ def _refuse(path: object, problem: str, fix: str, number: int = errno.EINVAL) ->
 class Key:
     """A pre-shared key.  Holds no readable copy of the secret: only HMAC states derived from it.
 
-    `identity` is 8 hexadecimal digits that two holders of the key can compare; it says nothing about the key.
+    `identity` is 8 hexadecimal digits that two holders of the key can compare; it says nothing about the key.  `who` is
+    the name under which a server knows the holders of this key: their leases belong to it, and keys of one name (during a
+    rotation) are one; "" for a key that all share.
+
+    `secret`: at least 32 bytes (ObmmArgumentError); `name` for messages.
+
+    >>> key = obmm.exchange.Key.generate(folder / "cluster.key")
+    >>> same = obmm.exchange.Key.load(folder / "cluster.key", who="serving")
+    >>> key.identity == same.identity, len(key.derive(b"label"))
+    (True, 32)
     """
 
-    __slots__ = ("_mac", "identity", "name")
+    __slots__ = ("_mac", "identity", "name", "who")
 
-    def __init__(self, secret: bytes | bytearray, name: str = "key") -> None:
+    def __init__(self, secret: bytes | bytearray, name: str = "key", *, who: str = "") -> None:
         self.name = name
+        self.who = who
         self.identity = "unfit"
         if not MIN_BYTES <= len(secret) <= MAX_BYTES:
             raise _refuse(
@@ -62,17 +76,23 @@ class Key:
         raise TypeError("a key cannot be pickled")
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Key:
-        """The key in the file at ``path``.
+    def load(cls, path: str | os.PathLike[str], *, who: str = "") -> Key:
+        """The key in the file at ``path``; ``who`` is whose it is, for a server that tells its clients apart.
 
         The file holds at least 64 hexadecimal digits and nothing else but white space.  It must be a regular file,
         owned by this user or root, and closed to group and others.  Raises ObmmArgumentError with the fix.
         """
-        name = os.fspath(path)
         try:
-            with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
+            name = os.fspath(path)
+            os.fsencode(name)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise _refuse(repr(path), f"is not a path: {error}", "pass the path of the cluster's key file") from None
+        text = Opaque(4 * MAX_BYTES)
+        try:
+            with open(path, "rb", 0, opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
                 _check_file(name, os.fstat(file.fileno()))
-                text = Opaque(file.read(4 * MAX_BYTES))
+                del text[file.readinto(text) :]
+            secret = _from_hex(name, text)
         except OSError as error:
             if isinstance(error, ObmmArgumentError):
                 raise
@@ -82,28 +102,37 @@ class Key:
                 "pass the path of the cluster's key file",
                 error.errno or errno.EIO,
             ) from None
-        return cls(_from_hex(name, text), name)
+        finally:
+            text.wipe()
+        try:
+            return cls(secret, name, who=who)
+        finally:
+            secret.wipe()
 
     @classmethod
     def generate(cls, path: str | os.PathLike[str]) -> Key:
-        """Write a new random key to a new file of mode 0600 and load it; an existing file is refused."""
+        """Write a new random key to a new file of mode 0600 at `path`, and load it; ObmmArgumentError for an existing
+        file.
+        """
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            file = Descriptor.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except OSError as error:
             raise _refuse(
-                os.fspath(path), f"cannot be created: {error.strerror}", "name a new file", error.errno or errno.EIO
+                os.fspath(path),
+                f"cannot be created: {os.strerror(error.errno or errno.EIO)}",
+                "name a new file",
+                error.errno or errno.EIO,
             ) from None
-        with open(fd, "w") as file:
-            file.write(secrets.token_hex(MIN_BYTES) + "\n")
-            file.flush()
-            os.fsync(fd)
+        with closing(file):
+            os.write(file.fileno(), secrets.token_hex(MIN_BYTES).encode() + b"\n")
+            os.fsync(file.fileno())
         return cls.load(path)
 
 
 def _check_file(name: str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise _refuse(name, "is not a regular file", "pass the path of the cluster's key file")
-    if status.st_mode & 0o077:
+    if status.st_mode & 0o077 and not _is_credential(name, status):
         raise _refuse(
             name,
             f"mode {stat.S_IMODE(status.st_mode):04o} lets group or others in",
@@ -119,13 +148,40 @@ def _check_file(name: str, status: os.stat_result) -> None:
         )
 
 
+def _is_credential(name: str, status: os.stat_result) -> bool:
+    """systemd's credentials belong to root and are read through an ACL, whose mask shows as the group's right."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    return (
+        bool(folder) and Path(name).parent == Path(folder or "") and status.st_uid == 0 and not status.st_mode & 0o037
+    )
+
+
+_DIGITS = {ord(digit): value for value, digit in enumerate("0123456789abcdef")} | {
+    ord(digit): value + 10 for value, digit in enumerate("ABCDEF")
+}
+
+
 def _from_hex(name: str, text: Opaque) -> Opaque:
-    try:
-        return Opaque.fromhex(text.decode("ascii"))
-    except ValueError:
-        raise _refuse(
-            name, "holds something other than pairs of hexadecimal digits", "make one with `openssl rand -hex 32`"
-        ) from None
+    """The bytes, made digit by digit: no text or `bytes` object, which could not be wiped, ever holds the key."""
+    secret, high = Opaque(), -1
+    for each in text:
+        if each in b" \t\r\n\v\f" and high < 0:
+            continue
+        value = _DIGITS.get(each, -1)
+        if value < 0:
+            break
+        if high < 0:
+            high = value
+        else:
+            secret.append(high << 4 | value)
+            high = -1
+    else:
+        if high < 0:
+            return secret
+    secret.wipe()
+    raise _refuse(
+        name, "holds something other than pairs of hexadecimal digits", "make one with `openssl rand -hex 32`"
+    )
 
 
 def check_private(path: str | os.PathLike[str]) -> str:
@@ -141,7 +197,10 @@ def check_private(path: str | os.PathLike[str]) -> str:
 
 def load_keys(source: KeySource | Iterable[KeySource], most: int) -> tuple[Key, ...]:
     """One key or several, from paths or `Key` objects; more than ``most`` are refused."""
-    sources = [source] if isinstance(source, str | os.PathLike | Key) else list(source)
+    sources = [source] if isinstance(source, str | os.PathLike | Key) else listed("KEY", "key", source, "paths")
+    for each in sources:
+        if not isinstance(each, str | os.PathLike | Key):
+            raise wrong_type("KEY", "key", each, "the path of a key file, or a Key")
     if not 1 <= len(sources) <= most:
         raise _refuse(
             "key",
@@ -152,6 +211,14 @@ def load_keys(source: KeySource | Iterable[KeySource], most: int) -> tuple[Key, 
 
 
 def default_key_path() -> Path:
-    """Where the command line looks for a key: ``$XDG_CONFIG_HOME/obmm/cluster.key``."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    """Where the command line looks for a key: systemd's credential ``obmm.key``, else ``$XDG_CONFIG_HOME/obmm/cluster.key``."""
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY")
+    if credentials and (Path(credentials) / CREDENTIAL).exists():
+        return Path(credentials) / CREDENTIAL
+    base = os.environ.get("XDG_CONFIG_HOME")
+    if not base:
+        try:
+            base = str(Path.home() / ".config")
+        except RuntimeError:  # a user without a home
+            base = "/etc"
     return Path(base) / "obmm" / "cluster.key"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import json
@@ -10,11 +11,12 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from obmm.closing import Living, Scoped
+from obmm.driver.descriptor import Descriptor
 from obmm.errors import MappingBusyError, ObmmError
 from obmm.exchange.errors import LeaseError
 from obmm.handle import Handle
@@ -25,7 +27,11 @@ CLOSING_S = 1.0  # how long closing a region may wait for a server that does not
 
 
 class LeaseStatus(enum.Enum):
-    """Only ``ACTIVE`` leases may be read from."""
+    """Only ``ACTIVE`` leases may be read from.
+
+    >>> [status.name for status in obmm.exchange.LeaseStatus][0]
+    'ACTIVE'
+    """
 
     ACTIVE = "active"
     SUSPECT = "suspect"  # not renewed for two thirds of the term: the server may be gone, or only TCP
@@ -37,7 +43,19 @@ class LeaseStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseEvent:
-    """A lease became ``status``.  ``deadline`` (monotonic clock) is the owner's patience after a revocation."""
+    """``lease`` became ``status``.  ``deadline``: after a revocation, when the owner's patience ends, seconds of the monotonic clock.
+
+    >>> import threading
+    >>> seen, told = [], threading.Event()
+    >>> with a.export_region("2MiB") as region, obmm.serve({"words": region}, port=0, plain=True) as server:
+    ...     with obmm.connect(server.addresses[0], plain=True) as peer:
+    ...         lease = peer.fetch("words")
+    ...         lease.on_change(lambda event: (seen.append(event), lease.release(), told.set()))
+    ...         server.revoke("words", timeout=10)
+    ...         told.wait(10), seen[0].status is obmm.exchange.LeaseStatus.REVOKED
+    ()
+    (True, True)
+    """
 
     lease: Lease
     status: LeaseStatus
@@ -49,9 +67,10 @@ class Releaser(Protocol):
 
     def release(self, lease: Lease, timeout: float) -> bool: ...
     def watch(self, lease: Lease, callback: Callable[[LeaseEvent], None]) -> None: ...
+    def imported(self, lease: Lease, device: str) -> None: ...
 
 
-class Lease:
+class Lease(Scoped):
     """The right to import a region until its owner wants it back; made by `Peer.fetch`, renewed in the background.
 
     `handle` is what to import, `manifest` what the bytes mean (a dict), `name` the region's name on the server.
@@ -69,17 +88,21 @@ class Lease:
         self._renewed = 0.0
         self._deadline: float | None = None
         self._mutex = threading.Lock()
-        self._eventfd = -1
-        self._users: dict[int, str] = {}
+        self._event: Descriptor | None = None
+        self._users: Living[object] = Living()
 
     @property
     def status(self) -> LeaseStatus:
-        return self._status
+        """What it is now: compared with the clock at each use, whatever the peer's thread has had the time to notice."""
+        status = self._status
+        if status is LeaseStatus.ACTIVE and self._term and time.monotonic() >= self._renewed + self._term * 2 / 3:
+            return LeaseStatus.SUSPECT
+        return status
 
     @property
     def usable(self) -> bool:
         """True while views may be made and guarded calls may run."""
-        return self._status is LeaseStatus.ACTIVE
+        return self.status is LeaseStatus.ACTIVE
 
     @property
     def expires(self) -> float:
@@ -103,9 +126,9 @@ class Lease:
 
     def check(self) -> None:
         """Raise LeaseError, with the reason and what to do, unless the lease is usable."""
-        advice = _ADVICE.get(self._status)
-        if advice is not None:
-            raise LeaseError(f"the lease on {self.name!r} is {self._status.value}: {advice}")
+        status = self.status
+        if status is not LeaseStatus.ACTIVE:
+            raise LeaseError(f"the lease on {self.name!r} is {status.value}: {_ADVICE[status]}")
 
     def on_change(self, callback: Callable[[LeaseEvent], None]) -> None:
         """Have ``callback`` called, in a thread of the peer's, at every change of `status` but a release.
@@ -117,26 +140,33 @@ class Lease:
     def fileno(self) -> int:
         """A descriptor that is readable while the lease is not usable; only wait on it."""
         with self._mutex:
-            if self._eventfd < 0:
-                self._eventfd = os.eventfd(0 if self.usable else 1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-                weakref.finalize(self, os.close, self._eventfd).atexit = False
-            return self._eventfd
+            if self._event is None:
+                event = Descriptor.eventfd()
+                if not self.usable:
+                    os.eventfd_write(event.fileno(), 1)
+                self._event = event
+            return self._event.fileno()
 
     def attach(self, user: object) -> None:
-        """``user`` (an imported region) reads under this lease: `release` is refused until it was closed."""
+        """Between rooms: ``user`` (an imported region) reads under this lease: `release` is refused until it was closed."""
         with self._mutex:
-            self._users[id(user)] = repr(user)
+            self._users.add(user)
+
+    def importing(self, where: str) -> None:
+        """Between rooms: checked and noted before IMPORT, so that `obmm gc` knows where a killed process may have one."""
+        self.check()
+        self._peer.imported(self, where)
 
     @property
     def users(self) -> tuple[str, ...]:
         """The imported regions that read under this lease, in words."""
-        return tuple(self._users.values())
+        return tuple(repr(user) for user in self._users.snapshot())
 
     def detach(self, user: object) -> None:
-        """``user`` has been unimported.  When it was the last one the lease is released."""
+        """Between rooms: ``user`` has been unimported.  When it was the last one the lease is released."""
         with self._mutex:
-            self._users.pop(id(user), None)
-            last = not self._users
+            self._users.discard(user)
+            last = not self._users.snapshot()
         if not last:
             return
         try:
@@ -151,19 +181,16 @@ class Lease:
         warning in the log, when it could not be reached in ``timeout`` seconds: the release is then delivered when
         the peer has its connection back.  MappingBusyError while a region imported with this lease is open.
         """
-        if self._users:
+        if self.users:
             who = ", ".join(self.users)
             raise MappingBusyError(errno.EBUSY, f"the lease on {self.name!r} is in use by {who}: close that first")
         return self._peer.release(self, timeout)
 
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def _leave(self, failed: bool) -> None:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<lease {self._id[:4].hex()} on {self.name!r}, {self._status.value}, {self.remaining:.1f} s left>"
+        return f"<lease {self._id[:4].hex()} on {self.name!r}, {self.status.value}, {self.remaining:.1f} s left>"
 
     # --- for the client's loop -------------------------------------------------------------------------------------
 
@@ -178,11 +205,12 @@ class Lease:
                 return False
             self._status = status
             self._deadline = deadline
-            if self._eventfd >= 0:
-                if status is LeaseStatus.ACTIVE:
-                    os.eventfd_read(self._eventfd)
-                else:
-                    os.eventfd_write(self._eventfd, 1)
+            if self._event is not None:
+                with contextlib.suppress(OSError):
+                    if status is LeaseStatus.ACTIVE:
+                        os.eventfd_read(self._event.fileno())
+                    else:
+                        os.eventfd_write(self._event.fileno(), 1)
             return True
 
 
@@ -198,7 +226,10 @@ _ADVICE = {
 
 def parse_manifest(raw: bytes) -> dict[str, Any]:
     """The manifest's JSON object; ValueError for anything else."""
-    value = json.loads(raw.decode("utf-8"))
+    try:
+        value = json.loads(raw.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("the manifest is nested too deeply") from None
     if not isinstance(value, dict):
         raise ValueError("the manifest is not a JSON object")
     return value

@@ -52,6 +52,18 @@ class Link:
             raise Disconnected("the peer closed the connection")
         yield from self.session.receive(self.transport.receive(raw))
 
+    def discard(self) -> bool:
+        """Take what a refused peer still says, so that closing does not reset the connection under our answer.
+
+        False when nothing more will come.
+        """
+        try:
+            return bool(self.sock.recv(READ_SIZE))
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+
     def resume(self) -> Iterator[tuple[Message, int]]:
         """Yield what an earlier `receive` or `resume` was not asked for any more."""
         yield from self.session.receive(b"")

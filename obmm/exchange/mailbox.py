@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -11,6 +12,7 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, TypeVar
 
+from obmm.driver.descriptor import Descriptor
 from obmm.errors import ClosedError
 from obmm.exchange.errors import DeadlineError
 
@@ -23,40 +25,61 @@ class Mailbox:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._event = Descriptor.eventfd()
+        self.ending = False
+        """Somebody wants the loop to end; it looks at each of its turns."""
 
     def fileno(self) -> int:
-        return self._fd
+        return self._event.fileno()
 
     def post(self, call: Callable[[], Any]) -> Future[Any]:
         """Have the loop run ``call``; its future is cancelled if the loop has ended."""
         future: Future[Any] = Future()
         with self._mutex:
-            if self._fd < 0:
+            if self.fileno() < 0:
                 future.cancel()
                 return future
+            self._ring()  # first: a call without a bell would wait for ever, and hold what it is made of
             self._calls.append((call, future))
-            os.eventfd_write(self._fd, 1)
         return future
+
+    def _ring(self) -> None:
+        try:
+            os.eventfd_write(self.fileno(), 1)
+        except BlockingIOError:
+            pass  # it is readable already
+        except OSError:
+            os.eventfd_write(
+                self.fileno(), 1
+            )  # what was refused once is asked for once more: a lost call hangs its caller
+
+    def end(self) -> None:
+        """Have the loop end: for finalizers, which must hold little and may run in the middle of anything.
+
+        Who has the mutex now rings the bell himself, or is the loop, which looks before it waits again.
+        """
+        self.ending = True
+        if self._mutex.acquire(blocking=False):
+            try:
+                if self.fileno() >= 0:
+                    self._ring()
+            finally:
+                self._mutex.release()
 
     def run(self) -> None:
         """In the loop's thread: run what waits.  A call that returns a future of its own answers when that does."""
+        failure: BaseException | None = None
         with self._mutex:
+            try:  # under the mutex, and first: a call that is posted now rings again
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self.fileno())
+            except BaseException as error:  # it stays readable, and the next turn finds nothing to do
+                failure = error
             calls, self._calls = self._calls, deque()
-            if calls:
-                os.eventfd_read(self._fd)
         for call, future in calls:
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                result = call()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                if isinstance(result, Future):
-                    result.add_done_callback(partial(_copy, future))
-                else:
-                    future.set_result(result)
+            _answer(call, future)
+        if failure is not None:
+            raise failure
 
     def abandon(self) -> None:
         """In a forked child, where some other thread may have had the mutex for ever."""
@@ -67,14 +90,28 @@ class Mailbox:
         """Cancel what waits and everything that comes later."""
         with self._mutex:
             calls, self._calls = self._calls, deque()
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+            self._event.close()
         for _, future in calls:
             future.cancel()
 
 
+def _answer(call: Callable[[], Any], future: Future[Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+        if isinstance(result, Future):
+            result.add_done_callback(partial(_copy, future))
+        else:
+            future.set_result(result)
+    except BaseException as error:
+        if not future.done():
+            future.set_exception(error)
+
+
 def _copy(outer: Future[Any], inner: Future[Any]) -> None:
+    if outer.done():
+        return
     error = inner.exception()
     if error is not None:
         outer.set_exception(error)

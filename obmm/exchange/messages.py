@@ -13,16 +13,16 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, get_args
 
 from obmm.errors import ObmmArgumentError
+from obmm.exchange.call_messages import REGION_NAME, Call, Ping, Pong, Reply, Status, StatusPage
 from obmm.exchange.errors import ProtocolError, Refusal
 from obmm.exchange.frames import Frame, FrameType, pack_frame
 from obmm.exchange.secrets import Opaque
 from obmm.handle import Handle
 
 ANY_EID = bytes(16)
-REGION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}", re.ASCII)
 _CLIENT_NAME = re.compile(r"[!-~]{0,64}", re.ASCII)
 
 
@@ -35,6 +35,8 @@ class Mode(enum.IntEnum):
 
 
 class RevokeReason(enum.IntEnum):
+    """Why the owner takes a region back."""
+
     WITHDRAWN = 1
     CLOSING = 2
 
@@ -52,6 +54,8 @@ def _name(kind: FrameType, raw: memoryview) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
+    """The client's first frame: mode, nonce, name."""
+
     mode: Mode
     nonce: bytes
     client: str = ""
@@ -77,6 +81,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
+    """The server's nonce."""
+
     nonce: bytes
     KIND: ClassVar[FrameType] = FrameType.CHALLENGE
 
@@ -90,6 +96,8 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
+    """HMAC of both nonces under the shared key."""
+
     proof: Opaque
     KIND: ClassVar[FrameType] = FrameType.PROOF
 
@@ -127,6 +135,8 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class ErrorMessage:
+    """A refusal: its code and a line of text."""
+
     code: Refusal
     text: str
     KIND: ClassVar[FrameType] = FrameType.ERROR
@@ -150,30 +160,6 @@ class ErrorMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
-    KIND: ClassVar[FrameType] = FrameType.PING
-
-    def pack(self) -> bytes:
-        return b""
-
-    @classmethod
-    def unpack(cls, data: memoryview) -> Ping:
-        return cls()
-
-
-@dataclass(frozen=True, slots=True)
-class Pong:
-    KIND: ClassVar[FrameType] = FrameType.PONG
-
-    def pack(self) -> bytes:
-        return b""
-
-    @classmethod
-    def unpack(cls, data: memoryview) -> Pong:
-        return cls()
-
-
-@dataclass(frozen=True, slots=True)
 class List:
     """Ask for the published regions from number ``first`` on."""
 
@@ -191,7 +177,11 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class RegionEntry:
-    """One line of a listing: nothing in it opens the memory."""
+    """One line of a listing: nothing in it opens the memory.
+
+    `name`, `length` of the region in bytes, `generation` of its export, `manifest_bytes`, and the handle's `flags`.
+    `Peer.list` gives them.
+    """
 
     name: str
     length: int
@@ -203,6 +193,8 @@ class RegionEntry:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
+    """One page of the list of regions."""
+
     total: int
     entries: tuple[RegionEntry, ...]
     KIND: ClassVar[FrameType] = FrameType.LISTED
@@ -307,6 +299,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
+    """The client still uses a lease."""
+
     lease: bytes
     generation: int
     KIND: ClassVar[FrameType] = FrameType.RENEW
@@ -322,6 +316,8 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
+    """The lease lives on, for `term_ms` milliseconds."""
+
     lease: bytes
     term_ms: int
     KIND: ClassVar[FrameType] = FrameType.RENEWED
@@ -340,6 +336,8 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Release:
+    """The client has removed its import."""
+
     lease: bytes
     KIND: ClassVar[FrameType] = FrameType.RELEASE
 
@@ -353,6 +351,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Released:
+    """The owner has taken note of a release."""
+
     lease: bytes
     KIND: ClassVar[FrameType] = FrameType.RELEASED
 
@@ -387,42 +387,6 @@ class Revoked:
         return cls(lease, deadline, RevokeReason(reason))
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Ask for the server's state, leases from number ``first`` on."""
-
-    first: int = 0
-    KIND: ClassVar[FrameType] = FrameType.STATUS
-    _LAYOUT: ClassVar[struct.Struct] = struct.Struct("<I")
-
-    def pack(self) -> bytes:
-        return self._LAYOUT.pack(self.first)
-
-    @classmethod
-    def unpack(cls, data: memoryview) -> Status:
-        return cls(*cls._LAYOUT.unpack(data))
-
-
-@dataclass(frozen=True, slots=True)
-class StatusPage:
-    """``next`` is the number to ask for next, 0 at the end; ``json`` is one object (section 4.19)."""
-
-    next: int
-    json: bytes
-    KIND: ClassVar[FrameType] = FrameType.STATUS_PAGE
-    _LAYOUT: ClassVar[struct.Struct] = struct.Struct("<II")
-
-    def pack(self) -> bytes:
-        return self._LAYOUT.pack(self.next, len(self.json)) + self.json
-
-    @classmethod
-    def unpack(cls, data: memoryview) -> StatusPage:
-        following, size = cls._LAYOUT.unpack_from(data)
-        if len(data) != cls._LAYOUT.size + size:
-            raise _bad(cls.KIND, "the text is not what its length says")
-        return cls(following, bytes(data[cls._LAYOUT.size :]))
-
-
 Message: TypeAlias = (
     Hello
     | Challenge
@@ -442,28 +406,11 @@ Message: TypeAlias = (
     | Revoked
     | Status
     | StatusPage
+    | Call
+    | Reply
 )
 
-_PARSERS: dict[FrameType, Callable[[memoryview], Message]] = {
-    FrameType.HELLO: Hello.unpack,
-    FrameType.CHALLENGE: Challenge.unpack,
-    FrameType.PROOF: Proof.unpack,
-    FrameType.WELCOME: Welcome.unpack,
-    FrameType.ERROR: ErrorMessage.unpack,
-    FrameType.PING: Ping.unpack,
-    FrameType.PONG: Pong.unpack,
-    FrameType.LIST: List.unpack,
-    FrameType.LISTED: Listed.unpack,
-    FrameType.FETCH: Fetch.unpack,
-    FrameType.GRANT: Grant.unpack,
-    FrameType.RENEW: Renew.unpack,
-    FrameType.RENEWED: Renewed.unpack,
-    FrameType.RELEASE: Release.unpack,
-    FrameType.RELEASED: Released.unpack,
-    FrameType.REVOKED: Revoked.unpack,
-    FrameType.STATUS: Status.unpack,
-    FrameType.STATUS_PAGE: StatusPage.unpack,
-}
+_PARSERS: dict[FrameType, Callable[[memoryview], Message]] = {kind.KIND: kind.unpack for kind in get_args(Message)}
 
 
 def parse(frame: Frame) -> Message:
@@ -472,4 +419,5 @@ def parse(frame: Frame) -> Message:
 
 
 def pack(message: Message, request: int = 0) -> Frame:
+    """A message as the frame that carries it."""
     return pack_frame(message.KIND, message.pack(), request)

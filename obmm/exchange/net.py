@@ -28,12 +28,13 @@ def split_address(text: str) -> tuple[str, int]:
         port = rest[1:] or port
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+    if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or not 1 <= int(port) <= 65535:
         raise _bad(text)
     return host, int(port)
 
 
 def join_address(host: str, port: int) -> str:
+    """Host and port as one text; an IPv6 address gets its brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -52,5 +53,5 @@ def check_one_mode(operation: str, key: object, tls: object, plain: bool) -> Non
 
 def _bad(text: str) -> ObmmArgumentError:
     return ObmmArgumentError.because(
-        "CONNECT", errno.EINVAL, f"{text!r} is no address", "write host, host:port or [ipv6]:port"
+        "CONNECT", errno.EINVAL, f"{text[:256]!r} is not an address", "write host, host:port or [ipv6]:port"
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import errno
 import json
@@ -11,32 +12,39 @@ import os
 import socket
 import threading
 import time
-import warnings
 import weakref
-from collections.abc import Callable
-from concurrent.futures import Future
-from functools import partial
-from types import TracebackType
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from obmm.closing import close_on_exit
-from obmm.errors import MappingBusyError, ObmmArgumentError
+from obmm.closing import Closing, Living, tell_of_forks
+from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError, ObmmError
+from obmm.exchange.array_manifest import ArrayManifest
+from obmm.exchange.call_messages import REGION_NAME, Call, Reply, Status, StatusPage
 from obmm.exchange.client import Client, Target
+from obmm.exchange.errors import ProtocolError, Refusal, RequestRefusedError
 from obmm.exchange.events import EventQueue
-from obmm.exchange.keys import KeySource, load_keys
+from obmm.exchange.held import BOOK, HeldLease, Proof
+from obmm.exchange.keys import Key, KeySource, load_keys
 from obmm.exchange.lease import Lease, LeaseEvent
 from obmm.exchange.mailbox import result_of
-from obmm.exchange.messages import ANY_EID, REGION_NAME, List, Listed, Mode, RegionEntry, Status, StatusPage
+from obmm.exchange.messages import ANY_EID, Fetch, List, Listed, Message, Mode, RegionEntry
 from obmm.exchange.net import check_one_mode, split_address
 from obmm.exchange.tls import TlsFiles
+from obmm.names import listed
+from obmm.region.leaving import AT_EXIT_S, leave
 
 if TYPE_CHECKING:
-    from obmm.device import Device
-    from obmm.imported import ImportedRegion
+    from obmm.exchange.remote_table import RemoteTable
+    from obmm.region.device import Device
+    from obmm.region.imported import ImportedRegion
 
 log = logging.getLogger("obmm.exchange.client")
 
 CALL_S = 10.0
+NAMES_S = 2.0  # to ask for the names that exist, after one that does not
 
 T = TypeVar("T")
 
@@ -58,20 +66,12 @@ def connect(
     host of ``address``.  ``name`` is what the server's log and status call this client (default: host name and pid).
 
     Raises PeerUnreachableError, DeadlineError after ``timeout`` seconds, AuthenticationError, ProtocolError.
+
+    >>> with obmm.serve({}, port=0, plain=True) as server, obmm.connect(server.addresses[0], plain=True) as peer:
+    ...     peer.list()
+    {}
     """
-    check_one_mode("CONNECT", key, tls, plain)
-    host, port = split_address(address)
-    mode = Mode.TLS if tls is not None else Mode.KEY if key is not None else Mode.PLAIN
-    target = Target(
-        host,
-        port,
-        mode,
-        _client_name(name),
-        key=load_keys(key, 1)[0] if key is not None else None,
-        context=tls.context(server=False) if tls is not None else None,
-        server_name=server_name,
-        loopback_only=plain,
-    )
+    target = target_of(address, key=key, tls=tls, plain=plain, server_name=server_name, name=name)
     peer = Peer(Client(target, EventQueue()))
     try:
         peer._ask(partial(peer._client.open, timeout), timeout)
@@ -81,35 +81,81 @@ def connect(
     return peer
 
 
-class Peer:
+def target_of(
+    address: str,
+    *,
+    key: KeySource | None,
+    tls: TlsFiles | None,
+    plain: bool,
+    server_name: str | None,
+    name: str | None,
+) -> Target:
+    """Where the arguments of `connect` lead, and how; ObmmArgumentError for unfit ones."""
+    check_one_mode("CONNECT", key, tls, plain)
+    host, port = split_address(address)
+    mode = Mode.TLS if tls is not None else Mode.KEY if key is not None else Mode.PLAIN
+    return Target(
+        host,
+        port,
+        mode,
+        _client_name(name),
+        key=load_keys(key, 1)[0] if key is not None else None,
+        context=tls.context(server=False) if tls is not None else None,
+        server_name=server_name,
+        loopback_only=plain,
+        proof=_proof(key, tls, server_name),
+    )
+
+
+def not_there(refusal: RequestRefusedError, name: str, regions: Iterable[str] | None) -> RequestRefusedError:
+    """The same refusal, with the names that the server publishes to this client; None: it did not say."""
+    if regions is None:
+        return refusal
+    instead = f"; it publishes {listed(name, regions)}" if regions else "; it publishes nothing"
+    return RequestRefusedError(refusal.reason, f"{refusal.strerror}{instead}")
+
+
+def check_fetch(name: object, importer_eid: object) -> None:
+    """ObmmArgumentError for what no region is fetched with."""
+    if not isinstance(name, str) or not REGION_NAME.fullmatch(name):
+        raise ObmmArgumentError.because("FETCH", errno.EINVAL, f"{name!r} is not a region name", "see peer.list()")
+    if not isinstance(importer_eid, bytes) or len(importer_eid) != 16:
+        raise ObmmArgumentError.because("FETCH", errno.EINVAL, "importer_eid is not 16 bytes", "use obmm.eid(number)")
+
+
+class Peer(Closing):
     """A connection to another node's server; made by `connect`.  Safe to use from many threads.
 
     One thread keeps it up: it renews the leases, and reconnects when TCP breaks.  `fileno` is readable while `events`
     has changes of leases to tell.
+
+    `timeout` is in seconds, here and there `name` a region's or a handler's on the server; DeadlineError and
+    PeerUnreachableError from every call that asks the server, ClosedError after `close`.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._closed = False
+        client.holdings.over = BOOK.over
+        self._open = True
         self._device: Device | None = None  # opened for import_region, closed with the peer
         self._mutex = threading.Lock()
+        client.wanted = partial(_is_alive, weakref.ref(self))
         self._thread = threading.Thread(target=_run, args=(client,), name=f"obmm-peer-{client.target}", daemon=True)
-        _alive.add(self)
+        self._warn_if_forgotten(f"the peer {client.target}", client.mailbox.end)
+        tell_of_forks(self)
         self._thread.start()
-        self._finalizer = weakref.finalize(self, _abandoned, client, os.getpid())
+        _peers.add(self)
+        _leave_at_exit()
 
     @property
     def address(self) -> str:
+        """The server's, as ``host:port``."""
         return str(self._client.target)
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     @property
     def leases(self) -> tuple[Lease, ...]:
         """The leases that are not released."""
-        return self._call(self._client.held)
+        return self._call(lambda: self._client.holdings.held)
 
     def list(self, *, timeout: float = CALL_S) -> dict[str, RegionEntry]:
         """The regions that the server publishes, by name; nothing in the entries opens their memory."""
@@ -131,14 +177,23 @@ class Peer:
         ``importer_eid`` tells the server which controller will import (for its status; advice, not a boundary).
         RequestRefusedError when there is no such region, or the server has reached a limit.
         """
-        if not isinstance(name, str) or not REGION_NAME.fullmatch(name):
-            raise ObmmArgumentError.because("FETCH", errno.EINVAL, f"{name!r} is no region name", "see peer.list()")
-        if not isinstance(importer_eid, bytes) or len(importer_eid) != 16:
-            raise ObmmArgumentError.because(
-                "FETCH", errno.EINVAL, "importer_eid is not 16 bytes", "use obmm.eid(number)"
-            )
-        client = self._client
-        return self._ask(partial(client.fetch, name, importer_eid, timeout, _Releaser(self)), timeout)
+        check_fetch(name, importer_eid)
+        message = Fetch(os.urandom(16), name, importer_eid)
+        target = self._client.target
+        BOOK.note(HeldLease(message.lease, name, str(target), target.proof))
+        try:
+            return self._ask(partial(self._client.holdings.fetch, message, timeout, _Releaser(self)), timeout)
+        except RequestRefusedError as refusal:
+            if refusal.reason is not Refusal.NO_REGION:
+                raise
+            there: Iterable[str] | None = None
+            with suppress(ObmmError):  # a server that does not say what there is has still refused
+                there = self.list(timeout=NAMES_S)
+            raise not_there(refusal, name, there) from None
+
+    def release_for_the_dead(self, lease: bytes, *, timeout: float = CALL_S) -> bool:
+        """Release a lease whose holder has died, by its id (`obmm.exchange.held`); True once the server has confirmed."""
+        return self._ask(partial(self._client.holdings.release_unknown, lease, timeout), timeout)
 
     def import_region(self, name: str, device: Device | None = None, **options: Any) -> ImportedRegion:
         """Fetch, acquire a window, import, map, check the header; whatever fails, everything before it is undone.
@@ -160,8 +215,30 @@ class Peer:
             raise
         return region
 
+    def open(self, name: str, device: Device | None = None, **options: Any) -> RemoteTable:
+        """The array that is published as `name`, as one object to index: fetched, imported, mapped for reading.
+
+        `device` and `options` as for `import_region`.  Close the table, or use it in a with block: that releases the lease.
+        ObmmArgumentError when `name` is something else than an array (an Engram table, raw bytes).
+
+            with peer.open("embeddings") as table:
+                rows = table[[3, 1, 2]]
+        """
+        from obmm.exchange.remote_table import RemoteTable  # a peer that only fetches needs no mapping
+
+        region = self.import_region(name, device, **options)
+        try:
+            lease = region.lease
+            return RemoteTable(region, name, ArrayManifest.parse(lease.manifest if isinstance(lease, Lease) else {}))
+        except BaseException:
+            region.close()
+            raise
+
     def status(self, *, timeout: float = CALL_S) -> dict[str, Any]:
-        """The server's state, as `Server.status` gives it: who holds which lease."""
+        """The server's state, as `Server.status` gives it: who holds which lease.
+
+        ProtocolError for an answer that is not a status.
+        """
         deadline = time.monotonic() + timeout
         first = 0
         items: builtins.list[dict[str, Any]] = []
@@ -169,11 +246,48 @@ class Peer:
             left = deadline - time.monotonic()
             answer = self._ask(partial(self._client.request, Status(first), left), left)
             assert isinstance(answer, StatusPage)
-            page: dict[str, Any] = json.loads(answer.json)
+            page = _status_page(answer.json)
             items += page["items"]
-            first = answer.next
-            if not first:
+            if not answer.next:
                 return page | {"items": items}
+            if answer.next <= first:
+                raise ProtocolError(Refusal.PAYLOAD, "STATUS_PAGE: the pages go backwards")
+            first = answer.next
+
+    def call(self, name: str, body: bytes, *, timeout: float = CALL_S) -> bytes:
+        """What the handler of calls to ``name`` on the server answers to ``body`` (`Server.answer_calls`).
+
+        RequestRefusedError with the handler's reason, DeadlineError after ``timeout`` seconds.
+        """
+        return result_of(self, self.submit_call(name, body, timeout=timeout), timeout + 1.0)
+
+    def submit_call(self, name: str, body: bytes, *, timeout: float = CALL_S) -> Future[bytes]:
+        """`call` without waiting.  What follows the future runs in the peer's thread: it must be short.
+
+        ObmmArgumentError for a `body` that is too long.
+        """
+        if len(body) > Call.MOST:
+            raise ObmmArgumentError.because(
+                "CALL", errno.EMSGSIZE, f"a body of {len(body)} bytes", f"at most {Call.MOST}; ask in several calls"
+            )
+        done: Future[bytes] = Future()
+
+        def finish(answer: Future[Message]) -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                reply = answer.result()
+                assert isinstance(reply, Reply)
+            except CancelledError:
+                done.set_exception(ClosedError.of(self))
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(reply.body)
+
+        posted = self._client.mailbox.post(partial(self._client.request, Call(name, body), timeout))
+        posted.add_done_callback(finish)
+        return done
 
     def events(self) -> tuple[LeaseEvent, ...]:
         """Changes of leases since the last call, oldest first; empties `fileno`."""
@@ -191,39 +305,33 @@ class Peer:
         MappingBusyError, and nothing changed, while a region imported with one of the leases is open.  With ``force``
         such leases are left to the server, where they count as unknown once they expire.
         """
-        if self._closed:
-            return
+        if self._open:
+            self._give_back(timeout, force)
+        self._stop()
+
+    def _give_back(self, timeout: float, force: bool) -> None:
         deadline = time.monotonic() + timeout
         leases = self.leases
         used = [user for lease in leases for user in lease.users]
         if used and not force:
             raise MappingBusyError(errno.EBUSY, f"{self!r} renews the lease of {', '.join(used)}: close that first")
         pending = [
-            self._client.mailbox.post(partial(self._client.release, lease, timeout))
+            self._client.mailbox.post(partial(self._client.holdings.release, lease, timeout))
             for lease in leases
             if not lease.users
         ]
         for future in pending:
             result_of(self, future, deadline + 1.0 - time.monotonic())
         left = max(0.0, deadline - time.monotonic())
-        self._ask(partial(self._client.settled, left), left)
+        self._ask(partial(self._client.holdings.settled, left), left)
         if self._device is not None:
             self._device.close(force=force)
-        self._stop()
-
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        close_on_exit(self, error)
 
     def __repr__(self) -> str:
-        return f"<obmm peer {self.address}, mode {self._client.target.mode.name}{', closed' if self._closed else ''}>"
+        return f"<obmm peer {self.address}, mode {self._client.target.mode.name}{'' if self._open else ', closed'}>"
 
     def _own_device(self) -> Device:
-        from obmm.device import open as open_device  # a peer that only fetches needs no device
+        from obmm.region.opening import open as open_device  # a peer that only fetches needs no device
 
         with self._mutex:
             if self._device is None:
@@ -240,16 +348,38 @@ class Peer:
         return answer
 
     def _stop(self, patience: float = CALL_S) -> None:
-        self._closed = True
+        """End the thread.  Idempotent: who was interrupted in it calls it again."""
+        self._open = False
+        if self._forked:
+            return
         self._client.mailbox.post(self._client.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join(patience)
-        self._finalizer.detach()
+        self._need_not_warn()
 
-    def _after_fork(self) -> None:
-        self._closed = True
-        self._finalizer.detach()
-        self._client.abandon()
+    def _die(self) -> None:
+        was_open = self._open
+        super()._die()
+        if was_open:
+            self._client.abandon()
+
+
+_peers: Living[Peer] = Living()
+
+
+@cache
+def _leave_at_exit() -> None:
+    """Once per process, and late: what a program registered before its first peer still finds everything open."""
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """What a program that ends has leased is given back; who needs longer than it has time is left to `obmm gc`."""
+    deadline = time.monotonic() + AT_EXIT_S
+    leave()
+    for peer in _peers.snapshot():
+        with suppress(Exception):
+            peer.close(timeout=max(0.0, min(1.0, deadline - time.monotonic())), force=True)
 
 
 class _Releaser:
@@ -262,22 +392,44 @@ class _Releaser:
         client = self._peer._client
         if self._peer.closed:
             return False
-        return self._peer._ask(partial(client.release, lease, timeout), timeout)
+        return self._peer._ask(partial(client.holdings.release, lease, timeout), timeout)
+
+    def imported(self, lease: Lease, device: str) -> None:
+        BOOK.imported(lease._id, device)
 
     def watch(self, lease: Lease, callback: Callable[[LeaseEvent], None]) -> None:
-        self._peer._call(partial(self._peer._client.watch, lease, callback))
+        self._peer._call(partial(self._peer._client.holdings.dispatcher.add, lease, callback))
 
 
-_alive: weakref.WeakSet[Peer] = weakref.WeakSet()
+def _proof(key: KeySource | None, tls: TlsFiles | None, server_name: str | None) -> Proof:
+    """By paths, for the notes; a key that has no file cannot be noted."""
+    if tls is not None:
+        files = [tls.certificate, tls.private_key, tls.authority, *([tls.revoked] if tls.revoked is not None else [])]
+        return Proof("tls", tuple(os.path.abspath(each) for each in files), server_name)
+    if key is not None:
+        return Proof("key", (os.path.abspath(key.name if isinstance(key, Key) else key),))
+    return Proof("plain")
 
 
-def _forked() -> None:
-    for peer in tuple(_alive):
-        if not peer.closed:
-            peer._after_fork()
+def _status_page(text: bytes) -> dict[str, Any]:
+    """One page of a status; ProtocolError for anything else that a server may say."""
+    try:
+        page = json.loads(text)
+    except (ValueError, RecursionError):
+        page = None
+    if (
+        not isinstance(page, dict)
+        or not isinstance(page.get("server"), dict)
+        or not isinstance(page.get("items"), list)
+    ):
+        raise ProtocolError(Refusal.PAYLOAD, "STATUS_PAGE: no status of a server")
+    if not all(isinstance(item, dict) for item in page["items"]):
+        raise ProtocolError(Refusal.PAYLOAD, "STATUS_PAGE: an item that is not an object")
+    return page
 
 
-os.register_at_fork(after_in_child=_forked)
+def _is_alive(owner: weakref.ref[object]) -> bool:
+    return owner() is not None
 
 
 def _run(client: Client) -> None:
@@ -285,12 +437,6 @@ def _run(client: Client) -> None:
         client.run()
     except Exception:
         log.exception("bug: the peer's loop ended in an exception")
-
-
-def _abandoned(client: Client, pid: int) -> None:
-    if pid == os.getpid():
-        warnings.warn(f"the peer {client.target} was never closed", ResourceWarning, stacklevel=2)
-        client.mailbox.post(client.stop)
 
 
 def _client_name(name: str | None) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from obmm.errors import ObmmArgumentError
+from obmm.exchange.call_messages import REGION_NAME
 from obmm.exchange.frames import MAX_MANIFEST
-from obmm.exchange.messages import REGION_NAME
+from obmm.exchange.leases import LeaseRecord
 from obmm.handle import Handle
 
 
@@ -23,6 +24,8 @@ class PublishedRegion(Protocol):
 
 
 class Hold(Protocol):
+    """What keeps a region from being closed while it is published."""
+
     def release(self) -> None: ...
 
 
@@ -37,18 +40,23 @@ Manifest: TypeAlias = Mapping[str, Any]
 Publishable: TypeAlias = "PublishedRegion | tuple[PublishedRegion, Manifest]"
 
 
+def check_region_name(name: object) -> str:
+    """A name that a region can be published under, or ObmmArgumentError."""
+    if not isinstance(name, str) or not REGION_NAME.fullmatch(name):
+        raise ObmmArgumentError.because(
+            "SERVE",
+            errno.EINVAL,
+            f"region name {name!r} is not 1..128 characters of A-Z a-z 0-9 . _ : / @ + -",
+            "rename it",
+        )
+    return name
+
+
 class Publication:
     """One region under one name.  The handle is taken once, when it is published."""
 
     def __init__(self, name: str, region: PublishedRegion, manifest: Manifest | None = None) -> None:
-        if not isinstance(name, str) or not REGION_NAME.fullmatch(name):
-            raise ObmmArgumentError.because(
-                "SERVE",
-                errno.EINVAL,
-                f"region name {name!r} is not 1..128 characters of A-Z a-z 0-9 . _ : / @ + -",
-                "rename it",
-            )
-        self.name = name
+        self.name = check_region_name(name)
         self.region = region
         self.handle = region.handle()
         if manifest is None:
@@ -60,6 +68,7 @@ class Publication:
         self.manifest = _encode(name, manifest)
         self.revoked = False
         self._hold: Hold | None = None
+        self._reported: set[bytes] = set()
 
     @property
     def generation(self) -> int:
@@ -71,10 +80,16 @@ class Publication:
             self._hold = self.region.hold(f"importers have leases on {self.name!r}: revoke it first")
 
     def unhold(self) -> None:
-        """Nobody is reading it any more."""
+        """The last reader has left."""
         if self._hold is not None:
             self._hold.release()
             self._hold = None
+
+    def not_reported(self, records: Iterable[LeaseRecord]) -> tuple[LeaseRecord, ...]:
+        """Those of the leases that were not asked about before: a log names each of them once."""
+        new = tuple(record for record in records if record.id not in self._reported)
+        self._reported.update(record.id for record in new)
+        return new
 
     def __repr__(self) -> str:
         return f"<publication {self.name!r} of {self.handle.length} bytes>"
@@ -85,7 +100,7 @@ def _encode(name: str, manifest: Manifest) -> bytes:
         text = json.dumps(dict(manifest), separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise ObmmArgumentError.because(
-            "SERVE", errno.EINVAL, f"the manifest of {name!r} is no JSON object: {error}", "use plain JSON types"
+            "SERVE", errno.EINVAL, f"the manifest of {name!r} is not a JSON object: {error}", "use plain JSON types"
         ) from None
     if len(text) > MAX_MANIFEST:
         raise ObmmArgumentError.because(

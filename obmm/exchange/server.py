@@ -3,42 +3,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import logging
 import os
 import socket
 import threading
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
-from obmm.closing import close_on_exit
-from obmm.errors import ClosedError, ObmmArgumentError
-from obmm.exchange.desk import LeaseDesk, ServerEvent
+from obmm.background import BackgroundLogger
+from obmm.closing import Closing, tell_of_forks
+from obmm.errors import ClosedError, ObmmArgumentError, ObmmError
+from obmm.exchange.access import EVERYONE, Access
+from obmm.exchange.calls import CallHandler
+from obmm.exchange.credentials import Credentials
+from obmm.exchange.desk import LeaseDesk
+from obmm.exchange.door import bind
 from obmm.exchange.errors import LeasesOutstandingError
 from obmm.exchange.events import EventQueue
 from obmm.exchange.journal import LeaseJournal, default_journal
 from obmm.exchange.keys import KeySource, load_keys
-from obmm.exchange.leases import LeaseRecord
+from obmm.exchange.leases import LeaseFilter, LeaseRecord
 from obmm.exchange.limits import Limits
 from obmm.exchange.mailbox import result_of
 from obmm.exchange.messages import Mode, RevokeReason
-from obmm.exchange.net import DEFAULT_PORT, check_one_mode, is_loopback, join_address
+from obmm.exchange.net import DEFAULT_PORT, check_one_mode, join_address
 from obmm.exchange.publication import Manifest, Publication, Publishable, PublishedRegion
-from obmm.exchange.service import Credentials, Service
+from obmm.exchange.server_event import ServerEvent
+from obmm.exchange.service import Service
 from obmm.exchange.tls import TlsFiles
 
-log = logging.getLogger("obmm.exchange.server")
+log = BackgroundLogger("obmm.exchange.server")
 
 DEFAULT_TERM_S = 60.0
-KEYS_AT_ONCE = 2
+KEYS_AT_ONCE = 16
 CALL_S = 10.0  # the longest that the loop may take to answer a local call
 
 _OUR_BUG = "; this is a bug of obmm"
@@ -49,7 +51,7 @@ T = TypeVar("T")
 def serve(
     regions: Mapping[str, Publishable] | None = None,
     *,
-    host: str | None = None,
+    host: str | Sequence[str] | None = None,
     port: int = DEFAULT_PORT,
     key: KeySource | Iterable[KeySource] | None = None,
     tls: TlsFiles | None = None,
@@ -57,28 +59,42 @@ def serve(
     term_s: float = DEFAULT_TERM_S,
     journal: str | os.PathLike[str] | None = None,
     limits: Limits | None = None,
+    access: Access | str | os.PathLike[str] | None = None,
 ) -> Server:
     """Publish regions by name and hand out leases on them (docs/exchange.md).
 
     ``regions`` maps a name to an exported region, or to (region, manifest); a manifest is a dict of at most 64 KiB of
     JSON.  More can be published later.
 
-    Exactly one of ``key`` (path of a key file, or two of them during a rotation), ``tls`` and ``plain=True`` must be
+    Exactly one of ``key`` (path of a key file, or several of them during a rotation), ``tls`` and ``plain=True`` must be
     given.  A key authenticates both sides and every frame, but hides nothing: on networks where others can listen use
     TLS.  Plain mode works on loopback only and binds to it by default; the other modes bind to all interfaces.
 
-    ``term_s`` is the lease term in seconds; ``journal`` the file that remembers leases across restarts (default
-    ``$XDG_STATE_HOME/obmm/leases-<port>.journal``).  Port 0 picks a free one: see `Server.port`.
+    ``access`` says which key or certificate may fetch which region (`obmm.exchange.access`: a TOML file, which may bring
+    the keys along); without it every client that is let in may fetch every region.
 
-    Raises ObmmArgumentError for unfit arguments, JournalError for a damaged journal, OSError when binding fails.
+    ``host`` is an address or several, IPv4 and IPv6.  ``term_s`` is the lease term in seconds; ``journal`` the file that
+    remembers leases across restarts (default ``$XDG_STATE_HOME/obmm/leases-<host>-<port>.journal``).  Port 0 picks a free
+    one: see `Server.port`.
+
+    Raises ObmmArgumentError for unfit arguments and for an address that cannot be bound, JournalError for a journal that
+    is damaged, in use, or another machine's.
+
+    ``limits``: an `obmm.exchange.Limits`.
+
+    >>> with a.export_region("2MiB") as region, obmm.serve({"words": region}, port=0, plain=True) as server:
+    ...     server.addresses
+    ('127.0.0.1:...',)
     """
-    credentials = _credentials(key, tls, plain)
+    rules = _access(access)
+    credentials = _credentials(key, tls, plain, rules)
     if not 0.05 <= term_s <= 86_400:
         raise ObmmArgumentError.because(
             "SERVE", errno.EINVAL, f"a lease term of {term_s} s", "choose 0.05 s to one day; 60 s is the default"
         )
     publications = [_publication(name, each) for name, each in (regions or {}).items()]
-    listeners = _bind(host, port, loopback_only=credentials.mode is Mode.PLAIN)
+    hosts = [host] if isinstance(host, str) else list(host or ())
+    listeners = bind(hosts, port, loopback_only=credentials.mode is Mode.PLAIN)
     try:
         bound = listeners[0].getsockname()[1]
         records = LeaseJournal(journal if journal is not None else default_journal(bound))
@@ -86,23 +102,29 @@ def serve(
         for listener in listeners:
             listener.close()
         raise
-    events: EventQueue[ServerEvent] = EventQueue()
-    limits = limits or Limits()
-    service = Service(listeners, credentials, LeaseDesk(records, term_s, limits, events), limits, events)
-    server = Server(service, listeners, records.path)
     try:
-        for publication in publications:
-            server._call(partial(service.desk.publish, publication))
+        events: EventQueue[ServerEvent] = EventQueue()
+        limits = limits or Limits()
+        desk = LeaseDesk(records, term_s, limits, events, rules)
+        service = Service(listeners, credentials, desk, limits, events)
+        # before the first answer: a holder that comes back must not find its region missing for a moment
+        problem = _publish(desk, publications)
+        server = Server(service, listeners, records.path)
     except BaseException:
-        server.close(timeout=0, force=True)
+        records.abandon()
+        for listener in listeners:
+            listener.close()
         raise
+    if problem is not None:
+        server.close(timeout=0, force=True)
+        raise problem
     return server
 
 
-class Server:
+class Server(Closing):
     """A running server; made by `serve`.  All methods may be called from any thread.
 
-    One thread runs it.  `fileno` is readable while `events` has something to tell, for whoever has an event loop.
+    One thread runs it.  `fileno` is readable while `events` has something to tell, for programs with an event loop.
     Leaving the ``with`` block closes it.
     """
 
@@ -113,14 +135,17 @@ class Server:
         self.mode = service.credentials.mode
         self.journal = journal
         self._closed = threading.Event()
-        self._dead = False
+        self._ending = _Ending()
+        service.wanted = partial(_is_alive, weakref.ref(self))
         self._thread = threading.Thread(
-            target=_run, args=(service, self._closed), name=f"obmm-server-{self.port}", daemon=True
+            target=_run, args=(service, self._closed, self._ending), name=f"obmm-server-{self.port}", daemon=True
         )
-        _alive.add(self)
+        self._warn_if_forgotten(
+            f"an obmm server on port {self.port}", service.mailbox.end, over=self._closed.is_set, at_exit=True
+        )
+        tell_of_forks(self)
         self._thread.start()
         log.info("serving on %s in %s mode; %s", ", ".join(self._addresses), self.mode.name, _BANNER[self.mode])
-        self._finalizer = weakref.finalize(self, _abandoned, service, self._closed, self.port)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -129,12 +154,36 @@ class Server:
 
     @property
     def closed(self) -> bool:
+        """True once closed, or in a forked child."""
         return self._closed.is_set()
 
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the server, when it was not `close`: then it serves no more, and the process should say so."""
+        return self._ending.error
+
+    @property
+    def alive(self) -> bool:
+        """The loop turns: it has answered within the last `CALL_S` seconds, or answers now."""
+        try:
+            return not self.closed and self._call(lambda: True)
+        except ObmmError:
+            return False
+
     def publish(self, name: str, region: PublishedRegion, manifest: Manifest | None = None) -> None:
-        """Publish one more region; RequestRefusedError when the name is taken."""
+        """Publish one more `region` as `name`, with a `manifest` of at most 64 KiB of JSON; RequestRefusedError: the
+        name is taken.
+        """
         publication = Publication(name, region, manifest)
         self._call(partial(self._service.desk.publish, publication))
+
+    def answer_calls(self, name: str, handler: CallHandler) -> None:
+        """Let `handler` answer calls to ``name`` from now on, in the server's thread; RequestRefusedError when it is taken."""
+        self._call(partial(self._service.calls.add, name, handler))
+
+    def refuse_calls(self, name: str) -> None:
+        """Stop answering calls to ``name``; waits for one that is being answered."""
+        self._call(partial(self._service.calls.remove, name))
 
     def revoke(self, name: str, *, timeout: float = 30.0, force: bool = False) -> tuple[LeaseRecord, ...]:
         """Withdraw a region: tell its importers, and wait until they have released it.
@@ -142,6 +191,8 @@ class Server:
         Until this has returned the region must not be unexported: doing that under a live importer is a machine-level
         error on hardware (driver specification 8).  LeasesOutstandingError after ``timeout`` seconds says who has not
         released; call again to wait longer.  With ``force`` these leases are given up and returned instead.
+
+        `name`: as published.
         """
         outstanding = self._revoke([name], timeout, RevokeReason.WITHDRAWN)
         if outstanding and not force:
@@ -149,18 +200,73 @@ class Server:
         self._call(partial(self._service.desk.force, name))
         return outstanding
 
-    def rekey(self, key: KeySource | Iterable[KeySource]) -> None:
-        """Accept these keys (one, or two during a rotation) from now on; sessions that exist go on."""
-        if self.mode is not Mode.KEY:
+    def find_leases(
+        self, *, lease: str = "", holder: str = "", address: str = "", identity: str = "", region: str = ""
+    ) -> tuple[LeaseRecord, ...]:
+        """The leases that `end_leases` would end with the same arguments."""
+        which = LeaseFilter(lease=lease, holder=holder, address=address, identity=identity, region=region)
+        return self._call(partial(self._service.desk.find, which))
+
+    def end_leases(
+        self, *, lease: str = "", holder: str = "", address: str = "", identity: str = "", region: str = ""
+    ) -> tuple[LeaseRecord, ...]:
+        """Give up the leases that fit all that is given, and return them: their holders are known to be dead.
+
+        ``lease`` is the short id of `status`, ``holder`` a client's name or ``name@address``, ``identity`` a key's or
+        certificate's name.  Leases on earlier exports count too.  A living holder is told to let go, and its next renewal
+        is refused; if it goes on reading, the unexport is a machine-level error on its host.
+
+        ``address`` is where a holder connected from, ``region`` a region's name.  ObmmArgumentError when nothing is given.
+        """
+        which = LeaseFilter(lease=lease, holder=holder, address=address, identity=identity, region=region)
+        if not which:
             raise ObmmArgumentError.because(
-                "SERVE", errno.EINVAL, f"a server in {self.mode.name} mode has no keys", "start it with key=PATH"
+                "SERVE",
+                errno.EINVAL,
+                "no lease was named",
+                "name a lease, a holder, an address, an identity or a region",
             )
-        keys = load_keys(key, KEYS_AT_ONCE)
-        self._call(partial(self._service.rekey, keys))
+        return self._call(partial(self._service.desk.end, which))
+
+    def reload(
+        self,
+        *,
+        key: KeySource | Iterable[KeySource] | None = None,
+        tls: TlsFiles | None = None,
+        access: Access | str | os.PathLike[str] | None = None,
+    ) -> int:
+        """Use these keys, certificates or rules from now on; the number of sessions that this ended.
+
+        Sessions of a key that is not among the new ones end at once; so do all TLS sessions, because a certificate cannot
+        be judged again in the middle of one: their clients connect again and prove themselves, and keep their leases.
+        Whatever is unfit is refused, and everything stays as it was.
+
+        ``key``, ``tls`` and ``access`` as for `serve`; ObmmArgumentError for what is unfit or of another mode.
+        """
+        rules = self._service.desk.access if access is None else _access(access)
+        credentials = None
+        if key is not None or tls is not None or (access is not None and rules.keys):
+            credentials = _credentials(key, tls, False, rules)
+            if credentials.mode is not self.mode:
+                raise ObmmArgumentError.because(
+                    "SERVE",
+                    errno.EINVAL,
+                    f"a server in {self.mode.name} mode has no use for {credentials.mode.name.lower()} credentials",
+                    "start it in the mode that you want",
+                )
+        return self._call(partial(self._service.reload, credentials, rules))
+
+    def rekey(self, key: KeySource | Iterable[KeySource]) -> None:
+        """Accept these keys from now on (several during a rotation); sessions of a key that is gone end."""
+        self.reload(key=key)
 
     def status(self) -> dict[str, Any]:
         """What it serves and who holds what, ready for JSON (docs/exchange-protocol.md, section 4.19); no secrets."""
         return self._call(self._service.status)
+
+    def counts(self) -> dict[str, Any]:
+        """Figures for a monitor: numbers, and dicts of numbers (events, refusals and dropped lines since the start)."""
+        return self._call(self._service.counts)
 
     def events(self) -> tuple[ServerEvent, ...]:
         """What happened since the last call; empties `fileno`."""
@@ -181,7 +287,7 @@ class Server:
         for releases (it grants nothing any more), and close can be called again.  With ``force`` they are given up
         and returned.
         """
-        if self._closed.is_set() or self._dead:
+        if self.closed:
             return ()
         try:
             names = self._call(self._service.desk.begin_closing)
@@ -194,16 +300,8 @@ class Server:
         except ClosedError:
             outstanding = ()  # somebody else closed it meanwhile
         self._thread.join(CALL_S)
-        self._finalizer.detach()
+        self._need_not_warn()
         return outstanding
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        close_on_exit(self, error)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "serving"
@@ -222,23 +320,14 @@ class Server:
         result: T = result_of(self, self._service.mailbox.post(call), CALL_S, _OUR_BUG)
         return result
 
-    def _after_fork(self) -> None:
-        self._dead = True
-        self._finalizer.detach()
-        self._service.abandon()
+    def _die(self) -> None:
+        was_open = not self.closed
+        super()._die()
+        self._closed = threading.Event()  # another thread may have had the other one's lock
         self._closed.set()
+        if was_open:
+            self._service.abandon()
 
-
-_alive: weakref.WeakSet[Server] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for server in tuple(_alive):
-        if not server.closed:
-            server._after_fork()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 _BANNER = {
     Mode.PLAIN: "nothing is protected",
@@ -247,19 +336,24 @@ _BANNER = {
 }
 
 
-def _run(service: Service, closed: threading.Event) -> None:
+class _Ending:
+    """How the loop ended."""
+
+    error: BaseException | None = None
+
+
+def _is_alive(owner: weakref.ref[object]) -> bool:
+    return owner() is not None
+
+
+def _run(service: Service, closed: threading.Event, ending: _Ending) -> None:
     try:
         service.run()
-    except Exception:
-        log.exception("bug: the server's loop ended in an exception")
+    except BaseException as error:
+        ending.error = error
+        log.exception("the server's loop ended in an exception; it serves no more")
     finally:
         closed.set()
-
-
-def _abandoned(service: Service, closed: threading.Event, port: int) -> None:
-    if not closed.is_set():
-        warnings.warn(f"an obmm server on port {port} was never closed", ResourceWarning, stacklevel=2)
-        service.mailbox.post(service.stop)
 
 
 def _outstanding(records: tuple[LeaseRecord, ...]) -> LeasesOutstandingError:
@@ -272,65 +366,35 @@ def _outstanding(records: tuple[LeaseRecord, ...]) -> LeasesOutstandingError:
     )
 
 
-def _credentials(key: KeySource | Iterable[KeySource] | None, tls: TlsFiles | None, plain: bool) -> Credentials:
-    check_one_mode("SERVE", key, tls, plain)
+def _credentials(
+    key: KeySource | Iterable[KeySource] | None, tls: TlsFiles | None, plain: bool, rules: Access
+) -> Credentials:
+    named = rules.keys
+    check_one_mode("SERVE", key if key is not None else named or None, tls, plain)
     if tls is not None:
         return Credentials(Mode.TLS, context=tls.context(server=True))
     if key is not None:
-        return Credentials(Mode.KEY, keys=load_keys(key, KEYS_AT_ONCE))
-    return Credentials(Mode.PLAIN)
+        return Credentials(Mode.KEY, keys=load_keys(key, KEYS_AT_ONCE) + named)
+    return Credentials(Mode.KEY, keys=named) if named else Credentials(Mode.PLAIN)
+
+
+def _access(access: Access | str | os.PathLike[str] | None) -> Access:
+    if access is None:
+        return EVERYONE
+    return access if isinstance(access, Access) else Access.load(access)
+
+
+def _publish(desk: LeaseDesk, publications: list[Publication]) -> BaseException | None:
+    """What went wrong, for who can then close what runs."""
+    try:
+        for publication in publications:
+            desk.publish(publication)
+    except BaseException as error:
+        return error
+    return None
 
 
 def _publication(name: str, each: Publishable) -> Publication:
     if isinstance(each, tuple):
         return Publication(name, each[0], each[1])
     return Publication(name, each)
-
-
-def _bind(host: str | None, port: int, *, loopback_only: bool) -> list[socket.socket]:
-    if not 0 <= port <= 65535:
-        raise ObmmArgumentError.because("SERVE", errno.EINVAL, f"port {port}", "choose 1..65535, or 0 for a free one")
-    if host is None and not loopback_only:
-        dual = socket.has_dualstack_ipv6() and _has_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        return [_listener(family, ("", port), dual)]
-    try:
-        found = socket.getaddrinfo(
-            host or "127.0.0.1", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
-        )
-    except socket.gaierror as error:
-        raise ObmmArgumentError.because(
-            "SERVE", errno.EINVAL, f"host {host!r}: {error.strerror}", "pass an address of this machine"
-        ) from None
-    listeners: list[socket.socket] = []
-    try:
-        for family, _, _, _, address in found:
-            if loopback_only and not is_loopback(str(address[0])):
-                raise ObmmArgumentError.because(
-                    "SERVE",
-                    errno.EINVAL,
-                    f"plain mode on {address[0]}: anybody on that network could take the handles",
-                    "use key=PATH or tls=..., or bind to 127.0.0.1",
-                    "docs/exchange.md",
-                )
-            bound = listeners[0].getsockname()[1] if listeners else port
-            listeners.append(_listener(family, (str(address[0]), bound), False))
-    except BaseException:
-        for listener in listeners:
-            listener.close()
-        raise
-    return listeners
-
-
-def _listener(family: int, address: tuple[str, int], dual: bool) -> socket.socket:
-    listener = socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=dual)
-    listener.setblocking(False)
-    return listener
-
-
-def _has_ipv6() -> bool:
-    """Compiled in is not enough: containers often have no IPv6 at all."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::1", 0))
-        return True
-    return False

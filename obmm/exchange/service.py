@@ -2,69 +2,57 @@
 """The server's engine: one thread, one selector, all connections.
 
 Everything in here runs in that thread (`Server` posts calls into it), so nothing needs a lock.  One turn of the loop
-is: read and answer what came, look at the deadlines, put the new leases on the disk with one fsync, send.
+is: read and answer what came, look at the deadlines, hand the new leases to the journal's thread, send.  Whatever goes
+wrong costs the connection, the listener or the call that it came from; disk, log and audit have threads of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import logging
 import os
 import selectors
 import socket
-import ssl
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from obmm.background import BackgroundLogger
+from obmm.closing import Owner
+from obmm.exchange.access import Access
+from obmm.exchange.admission import Admission, Full
+from obmm.exchange.call_messages import Call, Ping, Pong, Status
+from obmm.exchange.calls import Caller, CallTable
+from obmm.exchange.commits import Commits
 from obmm.exchange.connection import Connection
-from obmm.exchange.desk import LeaseDesk, ServerEvent
-from obmm.exchange.errors import AuthenticationError, ExchangeError, ProtocolError, Refusal, RequestRefusedError
+from obmm.exchange.credentials import Credentials
+from obmm.exchange.desk import Answer, LeaseDesk
+from obmm.exchange.door import PAUSE_S, Door
+from obmm.exchange.errors import (
+    AuthenticationError,
+    ExchangeError,
+    ProtocolError,
+    Refusal,
+    RequestRefusedError,
+)
 from obmm.exchange.events import EventQueue
-from obmm.exchange.keys import Key
 from obmm.exchange.limits import Limits
 from obmm.exchange.link import Disconnected, Link
 from obmm.exchange.mailbox import Mailbox
-from obmm.exchange.messages import (
-    ErrorMessage,
-    Fetch,
-    List,
-    Message,
-    Mode,
-    Ping,
-    Pong,
-    Release,
-    Renew,
-    Status,
-    Welcome,
-)
+from obmm.exchange.messages import ErrorMessage, Fetch, List, Message, Release, Renew, Welcome
+from obmm.exchange.server_event import ServerEvent
 from obmm.exchange.session import ServerSession
 from obmm.exchange.timers import Timers
 from obmm.exchange.tls import PlainTransport, TlsTransport
+from obmm.exchange.waiter import Waiter
 
-log = logging.getLogger("obmm.exchange.server")
+log = BackgroundLogger("obmm.exchange.server")
 
 LINGER_S = 1.0  # how long a refused peer may take to read why
-PAUSE_S = 0.5  # no accept for so long when the process is out of descriptors
-ACCEPTS_PER_TURN = 64
-REQUESTS_PER_TURN = 64  # of one connection, then the others get their turn
-SLEEP_S = 3600.0
+REQUESTS_PER_TURN, LOOK_S = 64, 1.0  # of one connection, then the others get their turn; how often to look around
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """How sessions are protected: exactly one of plain, keys, TLS."""
-
-    mode: Mode
-    keys: tuple[Key, ...] = ()
-    context: ssl.SSLContext | None = field(default=None, repr=False)
-
-
-class Service:
+class Service(Owner):
     """`run` is the body of the server's thread."""
 
     def __init__(
@@ -79,28 +67,31 @@ class Service:
         self.events = events
         self.credentials = credentials
         self.desk = desk
-        self._listeners = list(listeners)
+        self.calls = CallTable()
         self._limits = limits
         self._instance = os.urandom(16)
         self._started = time.time()
         self._connections: set[Connection] = set()
-        self._per_address: Counter[str] = Counter()
-        self._handshakes: Counter[str] = Counter()
+        self._admission = Admission(limits)
         self._unfinished: set[Connection] = set()
         self._dirty: set[Connection] = set()
-        self._timers: Timers[Connection | str] = Timers()
+        self._timers: Timers[Connection | Door] = Timers()
         self._refused: Counter[str] = Counter()
-        self._selector = selectors.DefaultSelector()
+        self._selector = Waiter(log)
         self._running = True
-        self._selector.register(self.mailbox, selectors.EVENT_READ, self._on_mail)
-        self._listen(True)
+        self.wanted: Callable[[], bool] = lambda: True  # asked every LOOK_S seconds: is the server still referenced?
+        self.turned = time.monotonic()
+        self._selector.register(self.mailbox, selectors.EVENT_READ, self.mailbox)
+        self._doors = tuple(Door(listener, self._selector, self._admit) for listener in listeners)
+        port = listeners[0].getsockname()[1]
+        self._commits = Commits(desk, self.mailbox, self._deliver, f"obmm-journal-{port}")
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until `stop`."""
         try:
-            while self._running:
+            while self._running and not self.mailbox.ending and self.wanted():
                 self._turn()
         finally:
             self._shut()
@@ -109,124 +100,128 @@ class Service:
         self._running = False
 
     def abandon(self) -> None:
-        """In a forked child: let go of every descriptor, tell nobody."""
+        """In a forked child: close every descriptor without a message."""
         for connection in self._connections:
             connection.link.close()
-        for listener in self._listeners:
-            listener.close()
+        for door in self._doors:
+            door.close()
         self._selector.close()
-        self.desk.abandon()
+        self.desk.journal.abandon()
         self.mailbox.abandon()
         self.events.abandon()
 
     def _turn(self) -> None:
         resumable = [each for each in self._unfinished if each.link.pending < self._limits.output_bytes]
         now = time.monotonic()
-        longest = min(self._timers.timeout(now, SLEEP_S), self.desk.timers.timeout(now, SLEEP_S))
-        for key, mask in self._selector.select(0.0 if resumable else longest):
-            key.data(mask)
+        longest = min(self._timers.timeout(now, LOOK_S), self.desk.timers.timeout(now, LOOK_S))
+        for key, mask in self._selector.wait(0.0 if resumable else longest):
+            self._on_ready(key.data, mask)
         for connection in resumable:
             if connection in self._connections:
-                self._read(connection, connection.link.resume())
+                self._attempt(connection, self._read, connection, connection.link.resume())
                 self._dirty.add(connection)
-        now = time.monotonic()
-        self.desk.expire(now)
+        now = self.turned = time.monotonic()
+        self._attempt(None, self.desk.expire, now)
         for due in self._timers.pop_due(now):
-            self._on_deadline(due)
-        for connection, request, answer in self.desk.commit():
-            if connection in self._connections and not connection.dying:
-                self._answer(connection, request, answer)
-        for connection in tuple(self._dirty):
-            self._flush(connection)
-        self._dirty.clear()
+            self._attempt(due, self._on_deadline, due)
+        self._attempt(None, self._commits.submit)
+        dirty, self._dirty = self._dirty, set()
+        for connection in dirty:
+            self._attempt(connection, self._flush, connection)
 
-    def _on_mail(self, mask: int) -> None:
-        self.mailbox.run()
-        # A call may have pushed to any connection (a revocation does).
-        self._dirty.update(connection for connection in self._connections if connection.session.queued)
+    def _on_ready(self, source: Connection | Door | Mailbox, mask: int) -> None:
+        if isinstance(source, Connection):
+            self._attempt(source, self._on_io, source, mask)
+        elif isinstance(source, Door):
+            again = source.on_ready(mask)
+            if again is not None:
+                self._timers.set(source, again)
+        else:
+            self._attempt(None, source.run)
+            # A call may have pushed to any connection (a revocation does).
+            self._dirty.update(each for each in self._connections if each.session.queued or each.broken)
+
+    def _attempt(self, source: Connection | Door | None, call: Callable[..., object], *arguments: Any) -> None:
+        """Make the call; an error costs only its source."""
+        try:
+            call(*arguments)
+        except BaseException as error:
+            log.exception("bug, or a system that refuses: %r", error)
+            if isinstance(source, Connection):
+                with contextlib.suppress(BaseException):
+                    self._drop(source, f"internal error: {error!r}")
+                self._drop(source)  # what one failure cut short is done now
+            elif source is not None:
+                self._timers.set(source, time.monotonic() + PAUSE_S)
+
+    def _deliver(self, answer: Answer) -> None:
+        """A grant that is on the disk, or its refusal."""
+        connection, request, message = answer
+        if connection in self._connections and not connection.dying:
+            self._attempt(connection, self._answer, connection, request, message)
 
     def _shut(self) -> None:
-        for connection in tuple(self._connections):
-            with contextlib.suppress(Disconnected, ExchangeError):
-                connection.link.flush()
-            self._drop(connection, "server closed")
-        for listener in self._listeners:
-            listener.close()
-        self.mailbox.close()
-        self._selector.close()
-        try:
-            self.desk.close()
-        finally:
-            self.events.put(ServerEvent("closed"))
+        """Whatever fails in here, the rest is still done: the journal's lock, the port, those who wait."""
+        self._running = False
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.events.put, ServerEvent("closed"))
+            stack.callback(self.desk.journal.close)
+            stack.callback(self._selector.close)
+            stack.callback(self.mailbox.close)
+            for door in self._doors:
+                stack.callback(door.close)
+            stack.callback(self._commits.close)
+            for connection in tuple(self._connections):
+                stack.callback(self._attempt, connection, self._leave, connection)
+
+    def _leave(self, connection: Connection) -> None:
+        with contextlib.suppress(Disconnected, ExchangeError):
+            connection.link.flush()
+        self._drop(connection, "server closed")
 
     # --- connections ---------------------------------------------------------------------------------------------
 
-    def _listen(self, on: bool) -> None:
-        for listener in self._listeners:
-            if on:
-                self._selector.register(listener, selectors.EVENT_READ, partial(self._on_accept, listener))
-            else:
-                self._selector.unregister(listener)
-
-    def _on_accept(self, listener: socket.socket, mask: int) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                sock, address = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    raise
-                log.error("no new connections for %.1f s: %s; raise the limit (ulimit -n)", PAUSE_S, error.strerror)
-                self._listen(False)
-                self._timers.set("accept", time.monotonic() + PAUSE_S)
-                return
-            self._admit(sock, _printable(address[0].removeprefix("::ffff:")))
-
     def _admit(self, sock: socket.socket, address: str) -> None:
-        limits = self._limits
-        for problem, count, most in (
-            ("connections", len(self._connections), limits.connections),
-            ("connections from its address", self._per_address[address], limits.connections_per_address),
-            ("handshakes", self._handshakes.total(), limits.handshakes),
-            ("handshakes from its address", self._handshakes[address], limits.handshakes_per_address),
-        ):
-            if count >= most:
-                self._refused["limit"] += 1
-                log.warning("connection of %s refused: %d %s are open already", address, count, problem)
-                sock.close()
-                return
+        try:
+            in_the_way = self._admission.in_the_way(address)
+        except Full as full:
+            self._refused["limit"] += 1
+            log.stranger("connection of %s refused: %s", address, full)
+            sock.close()
+            return
+        if in_the_way is not None:
+            self._refused["limit"] += 1
+            log.stranger("handshake of %s given up: others knock, and its slot is the one to free", in_the_way.name)
+            self._drop(in_the_way)
         session = ServerSession(self.credentials.mode, self.credentials.keys)
         context = self.credentials.context
         transport = PlainTransport() if context is None else TlsTransport(context, server=True)
         now = time.monotonic()
-        connection = Connection(Link(sock, transport, session), address, session, accepted=now, active=now)
-        self._connections.add(connection)
-        self._per_address[address] += 1
-        self._handshakes[address] += 1
-        self._selector.register(connection.link, connection.events, partial(self._on_io, connection))
-        self._timers.set(connection, connection.deadline(limits))
+        connection = Connection(
+            Link(sock, transport, session), address, session, self.credentials, accepted=now, active=now
+        )
         # Keepalive finds the peers whose machine is gone.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._selector.register(connection.link, connection.events, connection)
+        try:
+            self._connections.add(connection)
+            self._admission.add(connection)
+            self._timers.set(connection, connection.deadline(self._limits))
+        except BaseException:
+            self._drop(connection)
+            raise
 
     def _on_io(self, connection: Connection, mask: int) -> None:
+        if connection not in self._connections:
+            return  # it went while this turn's events were handled
         if mask & selectors.EVENT_READ:
             if connection.dying:
-                self._read_out(connection)
+                if not connection.link.discard():
+                    self._drop(connection)
             else:
+                self._admission.spoke(connection)
                 self._read(connection, connection.link.receive())
         self._dirty.add(connection)
-
-    def _read_out(self, connection: Connection) -> None:
-        """A refused peer still talks: take it, so that closing does not reset the connection under our answer."""
-        try:
-            if connection.link.sock.recv(65536):
-                return
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
-        self._drop(connection)
 
     def _read(self, connection: Connection, messages: Iterator[tuple[Message, int]]) -> None:
         session = connection.session
@@ -238,7 +233,7 @@ class Service:
             self._drop(connection, str(error))
         except ExchangeError as error:
             self._condemn(connection, error)
-        except Exception:
+        except BaseException:
             log.exception("bug: a request of %s ended in an exception", connection.name)
             self._condemn(connection, ProtocolError(Refusal.INTERNAL, "internal error of the server"))
         if connection.unfinished and connection in self._connections:
@@ -272,7 +267,7 @@ class Service:
             case Ping():
                 return Pong()
             case List():
-                return self.desk.list(message)
+                return self.desk.list(connection, message)
             case Fetch():
                 self.desk.fetch(connection, message, request)
                 return None
@@ -281,7 +276,9 @@ class Service:
             case Release():
                 return self.desk.release(connection, message)
             case Status():
-                return self.desk.status_page(message, self._head())
+                return self.desk.status_page(connection, message, self._head())
+            case Call():
+                return self.calls.answer(Caller(connection.name, connection.identity), message)
         raise ProtocolError(Refusal.UNEXPECTED, f"a {message.KIND.name} frame from a client")
 
     def _answer(self, connection: Connection, request: int, answer: Message | RequestRefusedError) -> None:
@@ -291,24 +288,27 @@ class Service:
         self._dirty.add(connection)
 
     def _establish(self, connection: Connection) -> None:
-        self._handshake_over(connection)
+        if not self.credentials.still_good(connection.credentials, connection.session.key):
+            raise AuthenticationError("the key was taken away during the handshake")
+        if connection.transport_without_name:
+            raise AuthenticationError("the client's certificate has no URI, DNS or common name to know it by")
         idle_ms = round(self._limits.idle_s * 1000)
-        connection.session.welcome(Welcome(self._instance, self.desk.term_ms, idle_ms, self.desk.regions))
+        connection.session.welcome(Welcome(self._instance, self.desk.term_ms, idle_ms, self.desk.sizes[0]))
+        connection.established = time.monotonic()
+        self._admission.established(connection)
         how = self.credentials.mode.name
         if connection.identity:
-            how += f" certificate={connection.identity}"
-        if connection.session.key_identity:
-            how += f" key={connection.session.key_identity}"
+            how += f" identity={connection.identity}"
+        if connection.session.key is not None:
+            how += f" key={connection.session.key.identity}"
         log.info("peer connected: %s mode=%s", connection.name, how)
         self.events.put(ServerEvent("connected", holder=connection.name))
 
-    def _handshake_over(self, connection: Connection) -> None:
-        self._handshakes[connection.address] -= 1
-        if not self._handshakes[connection.address]:
-            del self._handshakes[connection.address]
-
     def _flush(self, connection: Connection) -> None:
         if connection.dying or connection not in self._connections:
+            return
+        if connection.broken:
+            self._drop(connection, "internal error")
             return
         link = connection.link
         try:
@@ -330,11 +330,10 @@ class Service:
         """Wait for these events of the socket; a selector knows no "none"."""
         if events == connection.events:
             return
-        call = partial(self._on_io, connection)
         if not connection.events:
-            self._selector.register(connection.link, events, call)
+            self._selector.register(connection.link, events, connection)
         elif events:
-            self._selector.modify(connection.link, events, call)
+            self._selector.modify(connection.link, events, connection)
         else:
             self._selector.unregister(connection.link)
         connection.events = events
@@ -343,7 +342,9 @@ class Service:
         """Tell the peer why, then close; it has `LINGER_S` to read it."""
         reason = getattr(error, "reason", Refusal.AUTHENTICATION)
         self._refused[reason.name.lower()] += 1
-        log.warning("peer refused: %s: %s", connection.name, error.strerror)
+        log.stranger("peer refused: %s: %s", connection.name, error.strerror)
+        if not connection.session.established:
+            self.desk.audit.refused_session(connection.address, error.strerror or "")
         text = error.strerror or ""
         if isinstance(error, AuthenticationError):
             text = "authentication failed"  # the client needs no more than that, a guesser even less
@@ -358,45 +359,69 @@ class Service:
         self._timers.set(connection, time.monotonic() + LINGER_S)
 
     def _drop(self, connection: Connection, why: str = "") -> None:
-        if connection not in self._connections:
-            return
-        self._connections.discard(connection)
-        self._unfinished.discard(connection)
-        self._timers.cancel(connection)
-        if connection.events:
-            self._selector.unregister(connection.link)
-        connection.link.close()
-        address = connection.address
-        self._per_address[address] -= 1
-        if not self._per_address[address]:
-            del self._per_address[address]
-        if not connection.session.established:
-            self._handshake_over(connection)
-        self.desk.disconnected(connection)
-        if why and connection.session.established:
+        """Let go of it.  Can be done again, and goes on where an earlier try was cut short."""
+        known = connection in self._connections
+        try:
+            if connection.events:
+                with contextlib.suppress(KeyError, ValueError, OSError):
+                    self._selector.unregister(connection.link)
+            with contextlib.suppress(OSError):
+                connection.link.close()
+        finally:
+            connection.events = 0
+            self._connections.discard(connection)
+            self._unfinished.discard(connection)
+            self._timers.cancel(connection)
+            self._admission.remove(connection)
+            self.desk.disconnected(connection)
+        if known and why and connection.session.established:
             log.info("peer gone: %s leases=%d: %s", connection.name, len(connection.leases), why)
 
-    def _on_deadline(self, due: Connection | str) -> None:
-        if isinstance(due, str):
-            self._listen(True)
-        elif due.dying:
-            self._drop(due)
-        elif not due.session.established:
-            self._condemn(due, ProtocolError(Refusal.TIMEOUT, "the handshake took too long"))
-        elif due.stalled_since is not None:
-            self._drop(due, "it takes no answers")
-        elif due.partial_since is not None:
-            self._condemn(due, ProtocolError(Refusal.TIMEOUT, "a frame took too long to arrive"))
+    def _on_deadline(self, due: Connection | Door) -> None:
+        if isinstance(due, Door):
+            due.open()
+            return
+        problem = due.overdue(self._limits)
+        if isinstance(problem, ProtocolError):
+            self._condemn(due, problem)
         else:
-            self._drop(due, f"silent for {self._limits.idle_s:.0f} s")
+            self._drop(due, problem)
 
     # --- what the owner asks for -----------------------------------------------------------------------------------
 
-    def rekey(self, keys: tuple[Key, ...]) -> None:
-        self.credentials = Credentials(self.credentials.mode, keys, self.credentials.context)
+    def reload(self, credentials: Credentials | None, access: Access) -> int:
+        """Use these from now on; sessions that they would not let in are ended. How many."""
+        self.desk.access = access
+        if credentials is not None:
+            self.credentials = credentials
+        good = self.credentials.still_good
+        ended = [each for each in self._connections if not each.dying and not good(each.credentials, each.session.key)]
+        for each in ended:
+            why = ProtocolError(Refusal.AUTHENTICATION, "the credentials changed: connect again")
+            self._attempt(each, self._condemn, each, why)
+        self.desk.audit.operator(
+            "reload", sessions_ended=len(ended), keys=[key.identity for key in self.credentials.keys]
+        )
+        return len(ended)
 
     def status(self) -> dict[str, Any]:
         return self._head() | {"items": list(self.desk.items())}
+
+    def counts(self) -> dict[str, Any]:
+        return (
+            self.desk.counts()
+            | {
+                "connections": len(self._connections),
+                "handshakes": self._admission.unfinished,
+                "uptime_seconds": time.time() - self._started,
+            }
+            | self._losses()
+        )
+
+    def _losses(self) -> dict[str, dict[str, int]]:
+        accept = sum(door.failures for door in self._doors)
+        lines = {"log": log.dropped, "strangers": log.suppressed, "audit": self.desk.audit.dropped}
+        return {"refused": self._refused | Counter({"accept": accept} if accept else {}), "lines_dropped": lines}
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -409,13 +434,8 @@ class Service:
                 "term_s": self.desk.term_ms / 1000,
                 "closing": self.desk.closing,
                 "connections": len(self._connections),
-                "handshakes": self._handshakes.total(),
-                "regions": self.desk.regions,
-                "leases": self.desk.leases,
-                "refused": dict(self._refused),
-            },
+                "handshakes": self._admission.unfinished,
+                **dict(zip(("regions", "leases"), self.desk.sizes, strict=True)),
+            }
+            | self._losses(),
         }
-
-
-def _printable(text: str) -> str:
-    return "".join(c if "!" <= c <= "~" else "?" for c in text)[:64]

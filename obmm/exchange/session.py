@@ -16,7 +16,15 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from obmm.exchange.errors import AuthenticationError, ProtocolError, Refusal
-from obmm.exchange.frames import SENT_BY_CLIENT, SENT_BY_SERVER, Frame, FrameReader, FrameType, pack_frame
+from obmm.exchange.frames import (
+    SENT_BY_CLIENT,
+    SENT_BY_SERVER,
+    SENT_BY_STRANGERS,
+    Frame,
+    FrameReader,
+    FrameType,
+    pack_frame,
+)
 from obmm.exchange.keys import Key
 from obmm.exchange.messages import Challenge, ErrorMessage, Hello, Message, Mode, Proof, Welcome, pack, parse
 from obmm.exchange.secrets import Opaque
@@ -83,7 +91,7 @@ class Session(abc.ABC):
     def __init__(self, mode: Mode, sending: int, expected: frozenset[FrameType]) -> None:
         self.mode = mode
         self.established = False
-        self.key_identity = ""
+        self.key: Key | None = None
         self._sending = sending
         self._reader = FrameReader(expected)
         self._tagger: Tagger | None = None
@@ -160,7 +168,7 @@ class Session(abc.ABC):
 
     def _start_tags(self, key: Key, transcript: bytes) -> None:
         self._tagger = Tagger(key.derive(_LABEL_SESSION, transcript), self._sending)
-        self.key_identity = key.identity
+        self.key = key
 
     @abc.abstractmethod
     def _handshake(self, message: Message, frame: Frame) -> Iterator[tuple[Message, int]]:
@@ -223,7 +231,7 @@ class ServerSession(Session):
     """The exporter's side.  The caller sends WELCOME when `ready` turns true."""
 
     def __init__(self, mode: Mode, keys: Sequence[Key] = (), *, nonce: bytes | None = None) -> None:
-        super().__init__(mode, SERVER_TO_CLIENT, SENT_BY_CLIENT)
+        super().__init__(mode, SERVER_TO_CLIENT, SENT_BY_STRANGERS)
         if (mode is Mode.KEY) != bool(keys):
             raise ValueError("keys belong to mode KEY, and only to it")
         self.client = ""
@@ -235,6 +243,7 @@ class ServerSession(Session):
     def welcome(self, message: Welcome) -> None:
         self.send(message)
         self.established = True
+        self._reader.expect(SENT_BY_CLIENT)
 
     def _handshake(self, message: Message, frame: Frame) -> Iterator[tuple[Message, int]]:
         if self.ready:

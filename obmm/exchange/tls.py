@@ -19,17 +19,25 @@ ALPN = "obmm-exchange/1"
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files of one side: its certificate chain, its private key, and the authorities it trusts.
+    """PEM files of one side: its `certificate` chain, its `private_key`, and the authorities it trusts.
 
-    There is no default trust store: only peers whose certificate ``authority`` signed are accepted.
+    There is no default trust store: only peers whose certificate `authority` signed are accepted.  `revoked` is a file
+    of revocation lists (PEM) of that authority: with it, peers whose certificate stands there are refused, and so is
+    all once the list has expired.
+
+    >>> files = obmm.exchange.TlsFiles("node.pem", "node.key", "authority.pem")
+    >>> files.context(server=True)
+    Traceback (most recent call last):
+    obmm.errors.ObmmArgumentError: ...
     """
 
     certificate: str | os.PathLike[str]
     private_key: str | os.PathLike[str]
     authority: str | os.PathLike[str]
+    revoked: str | os.PathLike[str] | None = None
 
     def context(self, server: bool) -> ssl.SSLContext:
-        """A context for one side; ObmmArgumentError when a file is unfit."""
+        """A context for one side, the `server`'s or the client's; ObmmArgumentError when a file is unfit."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
@@ -40,6 +48,9 @@ class TlsFiles:
         try:
             context.load_cert_chain(self.certificate, key, password=_no_password)
             context.load_verify_locations(self.authority)
+            if self.revoked is not None:
+                context.load_verify_locations(self.revoked)
+                context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
             raise ObmmArgumentError.because(
@@ -141,23 +152,41 @@ class TlsTransport:
         if self._object.selected_alpn_protocol() != ALPN:
             raise AuthenticationError("the TLS peer does not speak the obmm exchange protocol (ALPN differs)")
         self.ready = True
-        self.peer_identity = _subject(self._object.getpeercert())
+        self.peer_identity = name_of(self._object.getpeercert())
         if self._waiting:
             self._object.write(self._waiting)
             self._waiting = Opaque()
         return True
 
 
-def _subject(certificate: object) -> str:
-    """CN and serial number of a verified certificate: what leases of this peer are bound to."""
+MAX_NAME = 2048
+
+
+def name_of(certificate: object) -> str:
+    """Whose a verified certificate is: its URI name (SPIFFE), else its DNS name, else its common name, exactly.
+
+    "" for a certificate that has none of them, or one that cannot be written down as it is: it cannot be told from
+    others by it, so a server refuses it.
+    """
     if not isinstance(certificate, dict):
         return ""
-    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
-    common = names[0] if names else "?"
-    return "".join(c if "!" <= c <= "~" else "?" for c in common)[:64]
+    alternatives = certificate.get("subjectAltName", ())
+    for kind in ("URI", "DNS"):
+        names = [value for each, value in alternatives if each == kind]
+        if names:
+            return _whole(names[0])
+    common = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    # a common name that looks like a URI would pass for a URI name
+    return "" if not common or "://" in common[0] else _whole(common[0])
+
+
+def _whole(name: str) -> str:
+    fits = 0 < len(name) <= MAX_NAME and name.isprintable() and not name.isspace()
+    return name if fits else ""
 
 
 _ALERTS = (
+    ("CERTIFICATE_REVOKED", "this side's certificate is on the other side's revocation list"),
     ("CERTIFICATE_EXPIRED", "this side's certificate has expired; renew it"),
     ("UNKNOWN_CA", "the other side does not trust the authority of this side's certificate"),
     ("CERTIFICATE_REQUIRED", "the server wants a client certificate and got none"),

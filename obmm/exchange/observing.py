@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/healthz`` and ``/metrics`` of a server or broker, on an address of their own (extra ``metrics`` for the second).
+
+Each request is served by a thread, at most `AT_ONCE` of them with a time limit each: nothing here touches the server's
+loop but one short call.
+"""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from obmm.background import BackgroundLogger
+from obmm.closing import Closing
+from obmm.errors import ObmmError
+from obmm.exchange.door import bind
+from obmm.exchange.server import Server
+
+log = BackgroundLogger("obmm.exchange.server")
+
+AT_ONCE = 8
+PATIENCE_S = 5.0
+
+
+class Watched(Protocol):
+    """Whose health is asked for."""
+
+    @property
+    def alive(self) -> bool:
+        """Its loop turns."""
+        ...
+
+
+class Observatory(Closing):
+    """Answers GET /healthz (200 while the loop of `watched` turns, else 503) and GET /metrics until `close`.
+
+    `collectors` are of `prometheus_client`: the figures that are shown, `ServerFigures` among them.
+    """
+
+    def __init__(self, watched: Watched, host: str, port: int, collectors: Sequence[Any]) -> None:
+        listener = bind([host], port, loopback_only=False)[0]
+        listener.setblocking(True)
+        try:
+            self._http = _Http(listener, watched, collectors)
+        except BaseException:
+            listener.close()
+            raise
+        self.port: int = listener.getsockname()[1]
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.2}, name="obmm-observe", daemon=True
+        )
+        self._thread.start()
+        self._open = True
+
+    def close(self) -> None:
+        """Stop answering.  Idempotent."""
+        if not self._open:
+            return
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join(PATIENCE_S)
+        self._open = False
+
+    def __repr__(self) -> str:
+        return f"<metrics and health on port {self.port}>"
+
+
+class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, watched: Watched, collectors: Sequence[Any]) -> None:
+        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.watched = watched
+        self.collectors = collectors
+        self._slots = threading.BoundedSemaphore(AT_ONCE)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._slots.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.stranger("a request for metrics from %s failed", client_address)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    timeout = PATIENCE_S
+    server: _Http
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/healthz":
+            alive = self.server.watched.alive
+            self._send(200 if alive else 503, "text/plain; charset=utf-8", b"ok\n" if alive else b"not serving\n")
+        elif path == "/metrics":
+            self._metrics()
+        else:
+            self._send(404, "text/plain; charset=utf-8", b"/healthz and /metrics are here\n")
+
+    def _metrics(self) -> None:
+        if importlib.util.find_spec("prometheus_client") is None:
+            self._send(
+                501, "text/plain; charset=utf-8", b"install the extra `metrics`: pip install prometheus-client\n"
+            )
+            return
+        try:
+            text = exposition(self.server.collectors)
+        except ObmmError:
+            self._send(503, "text/plain; charset=utf-8", b"not serving\n")
+            return
+        self._send(200, "text/plain; version=0.0.4; charset=utf-8", text)
+
+    def _send(self, code: int, kind: str, body: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Not a line per scrape."""
+
+
+def exposition(collectors: Sequence[Any]) -> bytes:
+    """The figures of `collectors` in Prometheus' text format."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    for each in collectors:
+        registry.register(each)
+    text: bytes = generate_latest(registry)
+    return text
+
+
+class ServerFigures:
+    """A server of the exchange: one look at it gives all figures."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def describe(self) -> Iterator[Any]:
+        """Nothing is asked before somebody looks."""
+        return iter(())
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        counts = self._server.counts()
+        for name, text in (
+            ("connections", "open connections"),
+            ("handshakes", "connections whose handshake is not over"),
+            ("regions", "published regions"),
+            ("grants_waiting", "grants whose journal lines are not on the disk yet"),
+            ("uptime_seconds", "since the server started"),
+            ("closing", "1 while the server revokes everything to end"),
+        ):
+            yield GaugeMetricFamily(f"obmm_exchange_{name}", text, value=counts[name])
+        leases = GaugeMetricFamily("obmm_exchange_leases", "leases that were not released, by state", labels=["state"])
+        for state, count in counts["leases"].items():
+            leases.add_metric([state], count)
+        yield leases
+        for name, label, text in (
+            ("events", "event", "what became of leases: granted, released, expired, revoked, ended, ..."),
+            ("refused", "reason", "connections and requests that were refused"),
+            ("lines_dropped", "log", "lines that were not written: no reader took them, or strangers cause too many"),
+        ):
+            family = CounterMetricFamily(f"obmm_exchange_{name}", text, labels=[label])
+            for key, count in counts[name].items():
+                family.add_metric([key], count)
+            yield family
