@@ -9,6 +9,12 @@ from collections.abc import Callable
 
 
 class BreakerState(enum.Enum):
+    """Whether gathers run (Engram specification 11.3-6).
+
+    >>> obmm.prefetch.BreakerState.CLOSED.name
+    'CLOSED'
+    """
+
     CLOSED = "closed"
     """Gathers run."""
     OPEN = "open"
@@ -21,6 +27,22 @@ class CircuitBreaker:
     """Opens after `threshold` failures in a row or on `trip`; a probe that came back whole closes it.
 
     It runs no thread: the owner asks `probe_due` when it passes by, sends the probe and reports how it went.
+
+    `probe_interval`: seconds between probes; `clock`: gives seconds.
+
+    >>> now = [0.0]
+    >>> breaker = obmm.prefetch.CircuitBreaker(threshold=2, probe_interval=1.0, clock=lambda: now[0])
+    >>> breaker.failed("no answer"), breaker.succeeded(), breaker.failed("no answer"), breaker.failed("no answer")
+    (None, None, None, None)
+    >>> breaker.state.name, breaker.probe_due()
+    ('OPEN', False)
+    >>> now[0] = 1.0
+    >>> breaker.probe_due(), breaker.probing(), breaker.probe_failed()
+    (True, None, None)
+    >>> now[0] = 2.0
+    >>> breaker.probing(), breaker.probe_succeeded(), breaker.state.name
+    (None, None, 'CLOSED')
+    >>> breaker.trip("the lease is lost")
     """
 
     def __init__(
@@ -40,7 +62,7 @@ class CircuitBreaker:
             self._failures = 0
 
     def failed(self, reason: str) -> None:
-        """A gather failed."""
+        """A gather failed, for that `reason`."""
         self._failures += 1
         if self._failures >= self._threshold:
             self.trip(f"{self._failures} failed gathers in a row, the last one: {reason}")
@@ -53,16 +75,20 @@ class CircuitBreaker:
             self._next_probe = self._clock() + self._interval
 
     def probe_due(self) -> bool:
+        """Whether it is time to send a probe."""
         return self.state is BreakerState.OPEN and self._clock() >= self._next_probe
 
     def probing(self) -> None:
+        """A probe was sent."""
         self.state = BreakerState.HALF_OPEN
 
     def probe_succeeded(self) -> None:
+        """It came back whole: gathers run again."""
         self.state = BreakerState.CLOSED
         self.reason = ""
         self._failures = 0
 
     def probe_failed(self) -> None:
+        """It did not: the next one is due after the interval."""
         self.state = BreakerState.OPEN
         self._next_probe = self._clock() + self._interval

@@ -15,7 +15,11 @@ Phase = Literal["decode", "prefill", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds from `start` until a gather is given up, by phase, and for a health probe."""
+    """Seconds from `start` until a gather is given up, by phase (`decode`, `verify`, `prefill`), and for a health `probe`.
+
+    >>> obmm.prefetch.Deadlines(decode=0.01).prefill
+    0.5
+    """
 
     decode: float = 0.020
     verify: float = 0.020

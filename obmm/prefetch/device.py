@@ -10,18 +10,45 @@ from numpy.typing import NDArray
 
 
 class DeviceCopy(Protocol):
-    """Pinned staging, an asynchronous copy with an event, and the wait for it."""
+    """Pinned staging, an asynchronous copy with an event, and the wait for it.
+
+    A plug-in for `EngramPrefetcher`; this one "copies" within the host:
+
+    >>> class OnTheHost:
+    ...     def allocate_pinned(self, nbytes):
+    ...         return bytearray(nbytes)
+    ...     def allocate(self, shape):
+    ...         return np.zeros(shape, "u1")
+    ...     def copy(self, destination, source):
+    ...         destination[...] = source
+    ...     def wait(self, event, stream):
+    ...         pass
+    ...     def done(self, event):
+    ...         return True
+    ...     def seconds(self, event):
+    ...         return None
+    >>> device = OnTheHost()
+    >>> pinned = np.frombuffer(device.allocate_pinned(4), "u1")
+    >>> there = device.allocate((4,))
+    >>> event = device.copy(there, pinned)
+    >>> device.wait(event, None), device.done(event), device.seconds(event)
+    (None, True, None)
+    """
 
     def allocate_pinned(self, nbytes: int) -> Any:
         """Host memory that the device can copy from: a writable buffer of `nbytes`."""
         ...
 
     def allocate(self, shape: tuple[int, ...]) -> Any:
-        """A uint8 device tensor, zeroed; its address never changes.  Slicing its first axis gives a view."""
+        """A uint8 device tensor of that `shape`, zeroed; its address never changes.  Slicing its first axis gives a
+        view.
+        """
         ...
 
     def copy(self, destination: Any, source: NDArray[np.uint8]) -> Any:
-        """Queue the copy behind whatever still reads `destination`; returns its event."""
+        """Queue the copy of `source`, uint8 of the shape of `destination`, behind whatever still reads that; returns its
+        event.
+        """
         ...
 
     def wait(self, event: Any, stream: Any) -> None:
@@ -32,6 +59,6 @@ class DeviceCopy(Protocol):
         """Whether the copy has left the staging memory."""
         ...
 
-    def seconds(self, event: Any) -> float:
-        """How long the copy took on the device, once done: a time that only the device knows."""
+    def seconds(self, event: Any) -> float | None:
+        """How long the copy took on the device, once done: a time that only the device knows; None: it was not measured."""
         ...

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prefetcher's own errors, and the words for everybody's (Engram specification 11.1)."""
+"""The prefetcher's own errors, and names for the errors of other rooms (Engram specification 11.1)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from obmm.rows import GatherDeadlineError
 
 
 class PeerFailedError(ObmmError):
-    """The circuit breaker is open: the peer failed, and no probe has come back whole since."""
+    """The circuit breaker is open: the peer failed, and no probe has come back whole since.
+
+    >>> issubclass(obmm.prefetch.PeerFailedError, obmm.ObmmError)
+    True
+    """
 
 
 def refused(problem: str, fix: str, rule: str) -> ObmmArgumentError:
+    """An argument that the prefetcher does not take."""
     return ObmmArgumentError.because("PREFETCH", errno.EINVAL, problem, fix, f"Engram specification {rule}")
 
 
 def no_slot(table: object) -> ObmmError:
+    """Every buffer of the table is still in use."""
     return ObmmError(
         errno.EBUSY,
         f"PREFETCH: every slot of table {table!r} is held by a late gather [Engram specification 11.3-4]; fix: look at "
@@ -27,6 +33,7 @@ def no_slot(table: object) -> ObmmError:
 
 
 def changed(table: object, began: int, now: int) -> StaleHandleError:
+    """The table was published anew within a step."""
     return StaleHandleError(
         errno.ESTALE,
         f"PREFETCH: table {table!r} was published again during the step: generation {began} at begin, {now} in the "
@@ -37,6 +44,7 @@ def changed(table: object, began: int, now: int) -> StaleHandleError:
 
 
 def peer_failed(why: str) -> PeerFailedError:
+    """The peer is not asked, and why."""
     return PeerFailedError(
         errno.EHOSTDOWN,
         f"PREFETCH: not asking the peer, {why} [Engram specification 11.3-6]; fix: none needed when it comes back, the "

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm.prefetch.plan import refused
+from obmm.prefetch.hashing.plan import refused
 from obmm.prefetch.tensors import as_ids
 
 

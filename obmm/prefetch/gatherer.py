@@ -59,7 +59,11 @@ class Gatherer:
             return
         now = time.monotonic()
         try:
-            tickets = self._prepared(going).submit()
+            prepared = self._prepared(going)
+            for flight, slot in going:
+                if slot.landing is not None:
+                    flight.buffers.arm(slot, flight.padded if flight.in_turn else 0)
+            tickets = prepared.submit()
         except Exception as error:
             for flight, _ in going:
                 flight.ticket = None  # of an earlier try, whose outcome is not this one's
@@ -70,6 +74,8 @@ class Gatherer:
             flight.submitted = now
             if slot is flight.buffers.front_slot:
                 flight.promised = self._delivered(flight, slot, slot.front(flight.padded))
+            elif slot.landing is not None:
+                flight.promised = self._delivered(flight, slot, flight.buffers.device_front(flight.padded))
 
     def catch_up(self, flight: Flight) -> None:
         """Start the gather of a flight that has none: it came too late for a slot, or for `start`."""
@@ -78,7 +84,7 @@ class Gatherer:
             self.submit([flight])
 
     def account(self, flight: Flight) -> None:
-        """Count a consumed flight, when nobody waits any more."""
+        """Count a consumed flight once its waiters have left."""
         metrics, layer = self._metrics, flight.layer
         metrics.blocked.observe(str(layer.layer_id), value=flight.blocked)
         if not flight.gathered or flight.ticket is None:
@@ -100,8 +106,10 @@ class Gatherer:
             if len(self._steps) == _PREPARED:
                 del self._steps[next(iter(self._steps))]
             requests = [flight.request(slot) for flight, slot in going]
+            after = [slot.landing.then if slot.landing else None for _, slot in going]
+            more = {"then": after} if any(after) else {}
             found = self._store.prepare_many(
-                requests, invalid=self._invalid, faulty=self._faulty, recheck=self._recheck
+                requests, invalid=self._invalid, faulty=self._faulty, recheck=self._recheck, **more
             )
             self._steps[key] = found
         return found
@@ -183,6 +191,7 @@ class Gatherer:
         assert self._replica is not None
         if not self._has_clean_slot(flight) or flight.slot is None:
             return False
+        flight.buffers.arm(flight.slot, 0)  # whatever was sent on is not what will be consumed
         try:
             (ticket,) = self._replica.prepare_many([flight.request(flight.slot)], invalid=self._invalid).submit()
             if not ticket.wait(flight.limit):
@@ -217,6 +226,7 @@ class Gatherer:
             self._count_zeros(flight, flight.n_tokens, "policy")
             return self._deliver_zeros(flight, RowsStatus.ZEROED, everything, stream)
         failed = np.logical_or.reduce(failed_rows.reshape(flight.n_tokens, -1), axis=1)
+        flight.buffers.arm(slot, 0)
         slot.rows[: flight.n_tokens][failed] = 0
         self._count_zeros(flight, int(failed.sum()), "policy")
         return self._deliver(flight, RowsStatus.ZEROED, stream, failed)

@@ -40,7 +40,7 @@ class PeerHealth:
         self._breaker.succeeded()
 
     def failed(self, error: ObmmError) -> None:
-        """A gather failed.  A table that was published again is no sign of a sick peer, nor is one that lost some rows."""
+        """A gather failed.  A table that was published again is not a sign of a sick peer, nor is one that lost some rows."""
         kind = kind_of(error)
         self._metrics.errors.add(kind)
         failed_rows = getattr(error, "failed_rows", None)

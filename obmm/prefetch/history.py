@@ -11,12 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from obmm.errors import ObmmArgumentError
+from obmm.mapping.buffers import brought_here
 
 _NOBODY = 0  # the row of requests that were never seen: no tokens
 
 
 class ExportedHistory(NamedTuple):
-    """What travels with a request: its `position` (tokens so far) and the last N-1 ids, newest first, -1 unknown."""
+    """What travels with a request: its `position` (tokens so far) and `window`, the last N-1 ids, newest first, -1 unknown.
+
+    >>> obmm.prefetch.ExportedHistory(position=3, window=(4, 1)).position
+    3
+    """
 
     position: int
     window: tuple[int, ...]
@@ -52,8 +57,11 @@ class History:
         return int(self._length[self._row.get(request, _NOBODY)])
 
     def extend(self, request: Hashable, tokens: ArrayLike, *, position: int | None = None) -> None:
-        """Append accepted or drafted `tokens`, dead ones as -1; see `extend_batch`."""
-        new = np.asarray(tokens, dtype=np.int64).ravel()
+        """Append accepted or drafted `tokens`, dead ones as -1; see `extend_batch`.
+
+        `position`: where the caller thinks that they start; checked when given.
+        """
+        new = np.asarray(brought_here(np.asarray(tokens)), dtype=np.int64).ravel()
         self.extend_batch([request], new, [0, len(new)], None if position is None else [position])
 
     def extend_batch(
@@ -68,8 +76,8 @@ class History:
         `positions`, where the caller thinks that each request's tokens start, are checked when given: a name that
         another request used before is noticed (condition 5).
         """
-        new = np.asarray(tokens, dtype=np.int64)
-        starts = np.asarray(request_starts, dtype=np.int64)
+        new = np.asarray(brought_here(np.asarray(tokens)), dtype=np.int64)
+        starts = np.asarray(brought_here(np.asarray(request_starts)), dtype=np.int64)
         counts = np.diff(starts)
         if len(counts) != len(requests) or starts[0] != 0 or starts[-1] != len(new) or (counts < 0).any():
             raise _refused(
@@ -99,8 +107,11 @@ class History:
         self.rollback_batch([request], [n])
 
     def rollback_batch(self, requests: Sequence[Hashable], counts: ArrayLike) -> None:
-        """Take back the last tokens of several requests; refused for one, it changes none."""
-        back = np.asarray(counts, dtype=np.int64)
+        """Take back the last tokens of several requests; refused for one, it changes none.
+
+        `counts`: how many of each, ``[R]``.  ObmmArgumentError when one has fewer to give back.
+        """
+        back = np.asarray(brought_here(np.asarray(counts)), dtype=np.int64)
         rows = np.array([self._known_row(request) for request in requests], dtype=np.int64)
         length, known = self._length[rows], self._known[rows]
         least = np.where(known == length, 0, self._back)
@@ -117,7 +128,7 @@ class History:
         self._known[rows] = known - back
 
     def drop(self, request: Hashable) -> None:
-        """Forget a finished request; unknown ones are no error."""
+        """Forget a finished request; unknown ones are ignored."""
         row = self._row.pop(request, None)
         if row is not None:
             self._length[row] = self._known[row] = 0
@@ -144,12 +155,14 @@ class History:
         return found
 
     def export(self, request: Hashable) -> ExportedHistory:
-        """What another node needs to go on with the request."""
+        """What another node needs to go on with the request. ObmmArgumentError for a request that is not known."""
         row = self._known_row(request)
         return ExportedHistory(int(self._length[row]), tuple(self.windows([request])[0].tolist()))
 
     def import_(self, request: Hashable, exported: ExportedHistory) -> None:
-        """Go on with a request that another node, or the prefix cache, has begun."""
+        """Go on with a `request` that another node, or the prefix cache, has `exported`; ObmmArgumentError for another
+        window.
+        """
         position, window = exported
         if position < 0 or len(window) != self._back:
             raise _refused(
@@ -187,11 +200,11 @@ class History:
         return row
 
     def _seen(self, requests: Sequence[Hashable]) -> NDArray[np.int64]:
-        """The row of each request; nobody's for those that were never seen."""
+        """The row of each request; an empty row for requests that were never seen."""
         return np.array([self._row.get(request, _NOBODY) for request in requests], dtype=np.int64)
 
     def _check_positions(self, requests: Sequence[Hashable], positions: ArrayLike, fix: str, rule: str) -> None:
-        given, ours = np.asarray(positions), self._length[self._seen(requests)]
+        given, ours = brought_here(np.asarray(positions)), self._length[self._seen(requests)]
         if given.shape != ours.shape:
             raise _refused(f"{given.shape} positions for {len(requests)} requests", "pass one each", "13.5")
         wrong = given != ours

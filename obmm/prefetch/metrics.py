@@ -59,7 +59,7 @@ class Gauge:
         self._sources[labels] = source
 
     def forget(self) -> None:
-        """Nobody owns a value any more."""
+        """Remove all values."""
         self._values.clear()
         self._sources.clear()
 
@@ -130,14 +130,14 @@ class PrefetchMetrics:
         )
 
     def watch_region(self, store: RowSource) -> None:
-        """The region is `store`'s from now on."""
+        """Between rooms: the region is `store`'s from now on."""
         self.attach.observe(store.region, value=store.attach_seconds)
         for family in (self.mapping_state, self.generation, self.heartbeat_age):
             family.forget()
         self.heartbeat_age.watch(store.region, source=lambda: store.heartbeat_age)
 
     def watch_hot(self, store: RowSource) -> None:
-        """Show the hot-row caches of `store`, in place of an earlier store's."""
+        """Between rooms: show the hot-row caches of `store`, in place of an earlier store's."""
         watched = (self.hot_hits, self.hot_misses, self.rows, self.bytes)
         for family in watched:
             family.settle()
@@ -151,6 +151,7 @@ class PrefetchMetrics:
             self.bytes.watch(label, "cache", source=partial(_bytes_of, hot, row_bytes))
 
     def families(self) -> list[Counter | Gauge | Histogram]:
+        """All numbers, each with its name, kind, labels and help."""
         return [family for family in vars(self).values() if isinstance(family, Counter | Gauge | Histogram)]
 
 

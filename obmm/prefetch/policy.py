@@ -15,7 +15,14 @@ Step = Literal["raise", "zero", "local", "retry"]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is tried in turn: an optional `retry`, an optional `local` replica, and then zeros or the error."""
+    """What is tried in turn: an optional `retry`, an optional `local` replica, and then zeros or the error.
+
+    `zero` ends the chain with zeros, otherwise the error does.
+
+    >>> policy = obmm.prefetch.Policy.of(("retry", "zero"))
+    >>> policy.retry, policy.local, policy.zero
+    (True, False, True)
+    """
 
     retry: bool
     local: bool
@@ -23,7 +30,10 @@ class Policy:
 
     @classmethod
     def of(cls, steps: Step | Sequence[Step]) -> Self:
-        """``"zero"``, or a chain such as ``("retry", "local", "zero")``; a chain without an end ends with "raise"."""
+        """``"zero"``, or a chain such as ``("retry", "local", "zero")``; a chain without an end ends with "raise".
+
+        ObmmArgumentError for `steps` that are none.
+        """
         chain = [steps] if isinstance(steps, str) else list(steps)
         order = [step for step in ("retry", "local", "zero", "raise") if step in chain]
         if not chain or chain != order or ("zero" in chain and "raise" in chain):

@@ -4,50 +4,39 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm import forks
 from obmm.arguments import whole
-from obmm.errors import ClosedError, MappingBusyError, ObmmError, StaleHandleError
+from obmm.closing import Closing, tell_of_forks
+from obmm.errors import MappingBusyError, ObmmError, StaleHandleError
 from obmm.prefetch import step_ids
 from obmm.prefetch.breaker import CircuitBreaker
 from obmm.prefetch.deadlines import Deadlines, Phase
 from obmm.prefetch.device import DeviceCopy
 from obmm.prefetch.failures import as_obmm_error, refused
-from obmm.prefetch.flight import Flight, PrefetchLayer
+from obmm.prefetch.flight import Flight, FlightStep, PrefetchLayer, refuse_bad_layers
 from obmm.prefetch.gatherer import Gatherer
 from obmm.prefetch.health import PeerHealth
+from obmm.prefetch.landing import LandingDevice
 from obmm.prefetch.metrics import PrefetchMetrics
 from obmm.prefetch.policy import Policy, Step
+from obmm.prefetch.readers import Readers
 from obmm.prefetch.rows import Rows, RowsStatus, StepReport
 from obmm.prefetch.slots import Allocate, LayerBuffers, anonymous_memory
-from obmm.prefetch.source import Invalid, RowSource
+from obmm.prefetch.source import Expectant, Invalid, RowSource
 from obmm.prefetch.step_ids import Ids
 
 _clock = time.perf_counter
 
 
-@dataclass(slots=True)
-class _Step:
-    number: int
-    phase: Phase
-    n_tokens: int
-    generation: int
-    flights: dict[int, Flight]
-    started: bool = False
-
-
-class EngramPrefetcher:
+class EngramPrefetcher(Closing):
     """Gathers every engram layer of a step in the background, into buffers that never move.
 
     Per step, on one thread: `begin`, `start`, one `consume` for each layer, `drain`.  Up to `depth` steps may be begun
@@ -56,6 +45,7 @@ class EngramPrefetcher:
     `layers`: the engram layers, in the order in which the forward reaches them.
     `max_tokens`: the largest padded batch; `begin` refuses more, nothing ever grows.
     `device`: the plug-in that copies to an accelerator; None keeps rows in host memory.
+    `store`: where rows come from, `deadlines` in seconds; `breaker` and `max_abandoned` say when the peer counts as failed.
     `policy`: what a remote fault leads to, see `Policy.of`; "zero" is refused unless every table is neutral to zeros.
     `invalid`: "error" refuses a batch with an id outside its table, "zero" makes it a zero row that is not read
     (engines mark "no row" by -1).
@@ -67,7 +57,8 @@ class EngramPrefetcher:
     publishes.
 
     A remote fault never raises in `consume`: a raise in the middle of a forward leaves the other ranks of a collective
-    waiting for ever.  It gives complete bytes and a status; `drain` raises.
+    waiting for ever.  It gives complete bytes and a status; `drain` raises.  MappingBusyError in the middle of a step, and
+    ObmmArgumentError for calls out of order, change nothing.  `padding`: "zero".  `obmm.prefetch` has an example.
     """
 
     def __init__(
@@ -106,18 +97,18 @@ class EngramPrefetcher:
         self._policy = Policy.of(policy)
         if self._policy.local and replica is None:
             raise refused('policy "local" without a replica', "pass replica=, a source on this node", "11.2")
-        self._check_layers(store)
+        refuse_bad_layers(self._layers, store, self._policy)
         self._max_tokens = max_tokens
         self._depth = depth
         self._invalid: Invalid = invalid
         self._recheck = recheck
         self._deadlines = deadlines or Deadlines()
-        self._steps: deque[_Step] = deque()
+        self._steps: deque[FlightStep] = deque()
         self._begun = 0
         self._oldest: dict[int, Flight] = {}  # of the step that is consumed
-        self._owner = os.getpid()
-        self._forks = forks.count
-        self._closed = False
+        self._readers = Readers(device) if isinstance(device, LandingDevice) else None
+        self._open = True
+        tell_of_forks(self)
         self.metrics = PrefetchMetrics()
         pinned: Allocate = anonymous_memory if device is None else device.allocate_pinned
         allocate = staging if callable(staging) else pinned
@@ -147,10 +138,10 @@ class EngramPrefetcher:
         Every buffer and every address stays, so that a captured graph stays valid; row sizes must be the same, row
         counts may differ.  No step may be begun.  The earlier store is the caller's to close.
         """
-        self._check_alive()
+        self._check_open()
         if self._steps:
             raise _busy(f"{len(self._steps)} steps are begun", "drain() or cancel() them, then attach()")
-        self._check_layers(store)
+        refuse_bad_layers(self._layers, store, self._policy)
         for layer in self._layers:
             before, now = (each.tables[layer.table].row_bytes for each in (self._store, store))
             if before != now:
@@ -165,6 +156,7 @@ class EngramPrefetcher:
 
     def _adopt(self, store: RowSource, breaker: CircuitBreaker) -> None:
         self._store = store
+        self._expect = store.expect if isinstance(store, Expectant) else _nothing_to_do
         self.metrics.watch_region(store)
         self.metrics.watch_hot(store)
         self._limits = np.array([store.tables[layer.table].n_rows for layer in self._layers])
@@ -172,25 +164,6 @@ class EngramPrefetcher:
         self._gatherer = Gatherer(
             store, self._replica, self._policy, self._invalid, self._health, self.metrics, self._recheck
         )
-
-    def _check_layers(self, store: RowSource) -> None:
-        if not self._layers or len({layer.layer_id for layer in self._layers}) != len(self._layers):
-            raise refused("no layers, or a layer twice", "list every engram layer once", "13.4")
-        for layer in self._layers:
-            if layer.columns < 1:
-                raise refused(f"layer {layer.layer_id} has {layer.columns} columns", "at least one", "13.4")
-            if layer.table not in store.tables:
-                raise refused(
-                    f"layer {layer.layer_id} names table {layer.table!r}; the store has {list(store.tables)}",
-                    "name a table of the manifest",
-                    "13.4",
-                )
-            if self._policy.zero and not store.tables[layer.table].neutral_zero:
-                raise refused(
-                    f'policy "zero" and table {layer.table!r}, whose model is not neutral to zero rows',
-                    'use "raise", "local" or "retry" for this model',
-                    "11.2",
-                )
 
     # --- one step -------------------------------------------------------------------------------------------------
 
@@ -213,7 +186,7 @@ class EngramPrefetcher:
         table, MappingBusyError when `depth` steps are not drained, PeerFailedError or StaleHandleError when the peer is
         known to be unwell or publishing and the policy has nothing in its place.
         """
-        self._check_alive()
+        self._check_open()
         if phase not in get_args(Phase):
             raise refused(f"phase={phase!r}", f"use one of {get_args(Phase)}", "11.3")
         n_tokens = whole("PREFETCH", "n_tokens", n_tokens)
@@ -228,6 +201,7 @@ class EngramPrefetcher:
             raise _busy(
                 f"{self._depth} steps are begun and not drained", "drain() or cancel() first, or make it deeper"
             )
+        self._expect()
         per_layer = step_ids.per_layer(ids, n_tokens, self._layers)
         if self._invalid == "error" and n_tokens:
             self._check_bounds(ids, per_layer)
@@ -246,7 +220,9 @@ class EngramPrefetcher:
                 in_spare = slot is None
                 if in_spare:
                     slot = buffers.acquire_spare(oldest=not self._steps)
-                flight = Flight(layer, buffers, slot, in_spare, n_tokens, padded, limit, generation, blind)
+                flight = Flight(
+                    layer, buffers, slot, in_spare, n_tokens, padded, limit, generation, blind, not self._steps
+                )
                 flights[layer.layer_id] = flight
                 flight.take_ids(layer_ids)
         except BaseException:  # an interrupt
@@ -255,12 +231,12 @@ class EngramPrefetcher:
             raise
         number = self._begun if step is None else step
         self._begun += 1
-        self._steps.append(_Step(number, phase, n_tokens, generation, flights))
+        self._steps.append(FlightStep(number, phase, n_tokens, generation, flights))
         self._oldest = self._steps[0].flights
 
     def start(self) -> None:
         """Queue the gathers of all layers, first layer first, in one call; returns at once."""
-        self._check_alive()
+        self._check_open()
         if not self._steps or self._steps[-1].started:
             raise refused("start() without a newly begun step", "begin() a step, then start() it once", "7.1")
         step = self._steps[-1]
@@ -274,8 +250,8 @@ class EngramPrefetcher:
         `stream`: with a device, the stream that will read the rows.  Never raises for a remote fault.
         """
         began = _clock()
-        if self._closed or self._forks != forks.count:
-            self._check_alive()
+        if not self._open:
+            self._check_open()
         flight = self._oldest.get(layer)
         if flight is None:
             return self._nothing(layer, stream)
@@ -284,18 +260,25 @@ class EngramPrefetcher:
             return rows
         # Rows that are there are what a step waits for if anything: what can be counted later is.
         ticket, rows = flight.ticket, flight.promised
-        if rows is not None and ticket is not None and ticket.ready(flight.generation):
+        if (
+            rows is not None
+            and ticket is not None
+            and ticket.ready(flight.generation)
+            and (self._readers is None or self._readers.joined(flight, stream))
+        ):
             flight.settled = False
         else:
             self._gatherer.settle(self._oldest.values())
             rows = self._gatherer.rows(flight, stream)
+            if self._readers is not None:
+                self._readers.note(stream)
         flight.rows = rows
         flight.blocked = _clock() - began
         return rows
 
     def poll(self, layer: int) -> bool:
         """Whether `consume` of this layer would not wait; if its rows are good, their copy to the device is on its way."""
-        self._check_alive()
+        self._check_open()
         buffers = self._buffers_of(layer)
         if not self._steps:
             return True
@@ -315,8 +298,8 @@ class EngramPrefetcher:
         return True
 
     def cancel(self, reason: str = "aborted step") -> None:
-        """Forget the newest step: rejected drafts, an aborted request.  No step is no error."""
-        self._check_alive()
+        """Forget the newest step, for `reason`: rejected drafts, an aborted request.  No step is not an error."""
+        self._check_open()
         if self._steps:
             step = self._steps.pop()
             self._oldest = self._steps[0].flights if self._steps else {}
@@ -329,12 +312,14 @@ class EngramPrefetcher:
         Raises the step's first error under the policy "raise": publish none of its tokens.  Takes part in no
         collective and waits for nothing.
         """
-        self._check_alive()
+        self._check_open()
         if not self._steps:
             return None
         step = self._steps.popleft()
         self._oldest = self._steps[0].flights if self._steps else {}
         unused = self._finish(step, "not consumed")
+        if self._readers is not None:
+            self._readers.end_step(self._oldest.values())
         flights = step.flights.values()
         error = next((flight.error for flight in flights if flight.error is not None), None)
         self.metrics.steps.add(step.phase, "ok" if error is None else "failed")
@@ -365,7 +350,7 @@ class EngramPrefetcher:
         MappingBusyError when some still run, unless `force`: their tickets keep the memory they write to.  The store
         stays open; it is not the prefetcher's.
         """
-        if self._closed or os.getpid() != self._owner:
+        if not self._open:
             return
         while self._steps:
             self.cancel("closed")
@@ -375,18 +360,13 @@ class EngramPrefetcher:
             running += buffers.wait_for_gathers(deadline)
         if running and not force:
             raise _busy(f"{running} gathers still run after {timeout} s", "close() again later, or close(force=True)")
-        self._closed = True
+        self._open = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(force=error is not None)
+    def _leave(self, failed: bool) -> None:
+        self.close(force=failed)
 
     def __repr__(self) -> str:
-        if self._closed:
+        if not self._open:
             return "<EngramPrefetcher closed>"
         return (
             f"<EngramPrefetcher {len(self._layers)} layers, {self._max_tokens} tokens, depth {self._depth}, "
@@ -394,12 +374,6 @@ class EngramPrefetcher:
         )
 
     # --- inside ---------------------------------------------------------------------------------------------------
-
-    def _check_alive(self) -> None:
-        if self._closed:
-            raise ClosedError.of("EngramPrefetcher")
-        if os.getpid() != self._owner:
-            raise ClosedError.of("EngramPrefetcher", "belongs to the parent process; make one after the fork")
 
     def _buffers_of(self, layer: int) -> LayerBuffers:
         try:
@@ -452,7 +426,7 @@ class EngramPrefetcher:
             )
         return generation, None
 
-    def _finish(self, step: _Step, reason: str) -> tuple[int, ...]:
+    def _finish(self, step: FlightStep, reason: str) -> tuple[int, ...]:
         unused = tuple(
             layer_id for layer_id, flight in step.flights.items() if flight.rows is None and flight.ticket is not None
         )
@@ -468,3 +442,7 @@ class EngramPrefetcher:
 
 def _busy(problem: str, fix: str) -> MappingBusyError:
     return MappingBusyError(errno.EBUSY, f"PREFETCH: {problem}; fix: {fix}", operation="PREFETCH")
+
+
+def _nothing_to_do() -> None:
+    """For sources that are always ready."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm.prefetch.geometry import EngramLayer
-from obmm.prefetch.plan import refused, token_map_digest
+from obmm.prefetch.hashing.geometry import EngramLayer
+from obmm.prefetch.hashing.plan import refused, token_map_digest
 from obmm.rows import TableSpec
 
 TABLE_ALIGNMENT = 2 << 20
@@ -23,6 +23,8 @@ def engram_tables(
 
     `row_stride` 0 packs the rows.  `description`: further fields of `TableSpec` (dtype, values, scale_layout,
     neutral_zero).
+
+    `layers`: of `engram_layers`; `row_bytes` bytes each.
     """
     tables: list[TableSpec] = []
     at = 0

@@ -31,6 +31,8 @@ class Rows:
 
     `buffer`: uint8 ``[padded_tokens, columns, row_bytes]``, zero behind `n_tokens`; valid until `drain` or `cancel`.
     `failed_tokens`: bool ``[n_tokens]`` with ZEROED, else None.
+
+    `status` says where they come from.
     """
 
     buffer: Any
@@ -41,7 +43,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What happened in a drained step; times in seconds, one entry per layer."""
+    """What happened in drained step `step` of `n_tokens` tokens; times in seconds, one entry per layer.
+
+    `phase` as `begin` was told, `generation` the content version, `statuses` what came, `blocked` how long `consume` waited,
+    `gather` how long gathers took, `unused` the layers that were not consumed.
+    """
 
     step: int
     phase: str

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.closing import Owner
 from obmm.prefetch.device import DeviceCopy
 from obmm.prefetch.failures import refused
+from obmm.prefetch.landing import Landing, LandingDevice
 from obmm.prefetch.rows import Rows
 from obmm.prefetch.source import Ticket
 
@@ -35,7 +37,7 @@ def anonymous_memory(nbytes: int) -> Any:
 class Slot:
     """Staging for one layer of one step: the ids, and the bytes that they gather."""
 
-    __slots__ = ("_front", "abandoned", "blamed", "delivered", "event", "held", "ids", "pending", "rows")
+    __slots__ = ("_front", "abandoned", "blamed", "delivered", "event", "held", "ids", "landing", "pending", "rows")
 
     def __init__(self, max_tokens: int, columns: int, row_bytes: int, allocate: Allocate) -> None:
         nbytes = max_tokens * columns * row_bytes
@@ -52,6 +54,8 @@ class Slot:
         """Whether the store that the gather was lost in is the one that is asked now."""
         self.pending: Ticket | None = None
         self.event: Any = None
+        self.landing: Landing | None = None
+        """How the gathering thread sends the rows on to the device; None: who consumes them does."""
         self.delivered: Rows | None = None
         """What it was consumed as the last time: the next step of that size is the same object."""
         self._front: tuple[int, NDArray[np.uint8]] = (max_tokens, self.rows)
@@ -67,7 +71,7 @@ class Slot:
         return not self.held and self.pending is None and self.event is None
 
 
-class LayerBuffers:
+class LayerBuffers(Owner):
     """The staging slots of one layer, and the one address from which it is consumed.
 
     With a device, that address is the device tensor.  Without one it is the slot `home`: the oldest step is gathered in
@@ -90,13 +94,18 @@ class LayerBuffers:
         self._device = device
         self._copied = copied
         self._on_device: Any = None if device is None else device.allocate(shape)
+        self._device_front: tuple[int, Any] = (-1, None)
         self._home = Slot(*shape, allocate) if device is None else None
         overlapping = 0 if device is None and depth == 1 else depth
         staging = [Slot(*shape, allocate) for _ in range(overlapping + 1)]  # the last one is the spare
         self._slots = staging if self._home is None else [self._home, *staging]
+        if isinstance(device, LandingDevice):
+            for slot in staging:
+                slot.landing = device.landing(self._on_device, slot.rows)
         self._late: list[Slot] = []  # those with a gather that was left or a copy that is under way
         self._zeros: NDArray[np.uint8] = np.zeros(shape, np.uint8)
         self._zeros.setflags(write=False)
+        self._zeroing: Any = None  # the last copy of zeros: its event lives until the next
 
     @property
     def home(self) -> Any:
@@ -143,6 +152,23 @@ class LayerBuffers:
 
     def release(self, slot: Slot) -> None:
         slot.held = False
+        self._note_copy(slot)
+
+    def _note_copy(self, slot: Slot) -> None:
+        """A copy that the gathering thread queued keeps its slot as one that was queued here does."""
+        if slot.landing is not None and slot.event is None and slot.landing.queued:
+            slot.event = slot.landing
+            if slot not in self._late:
+                self._late.append(slot)
+
+    def arm(self, slot: Slot, padded: int) -> None:
+        """Before the gather: its rows go to the device when it ends; with `padded` 0 they wait for their step's turn."""
+        if slot.landing is not None:
+            slot.landing.arm(padded * (slot.rows.nbytes // slot.rows.shape[0]))
+
+    def joined(self, slot: Slot, stream: int) -> bool:
+        """Whether `stream` waits for a copy that the gathering thread queued."""
+        return slot.landing is not None and slot.landing.join(stream)
 
     def leave(self, slot: Slot, ticket: Ticket, *, abandoned: bool) -> None:
         """Give the slot up until its gather has returned."""
@@ -159,8 +185,12 @@ class LayerBuffers:
         for slot in self._late:
             if slot.pending is not None and slot.pending.done():
                 slot.pending, slot.abandoned = None, False
+                if slot.landing is not None and slot.event is None and slot.landing.queued:
+                    slot.event = slot.landing
             if slot.event is not None and self._device is not None and self._device.done(slot.event):
-                self._copied(self._device.seconds(slot.event))
+                took = self._device.seconds(slot.event)
+                if took is not None:
+                    self._copied(took)
                 slot.event = None
         self._late = [slot for slot in self._late if slot.pending is not None or slot.event is not None]
 
@@ -179,23 +209,36 @@ class LayerBuffers:
             assert self._device is not None
             self.stage(slot, padded)
             self._device.wait(slot.event, stream)
-            return self._on_device[:padded], slot
+            return self.device_front(padded), slot
         if slot is not home and home.free:
             np.copyto(home.rows[:padded], slot.rows[:padded])
             slot.held, home.held = False, True
             slot = home
         return slot.front(padded), slot
 
+    def device_front(self, padded: int) -> Any:
+        """The device rows of the first tokens; the same object while their number stays."""
+        if self._device_front[0] != padded:
+            self._device_front = padded, self._on_device[:padded]
+        return self._device_front[1]
+
     def stage(self, slot: Slot, padded: int) -> None:
         """Start the copy to the device, once."""
-        if self._device is not None and slot.event is None:
+        if self._device is None or slot.event is not None:
+            return
+        if slot.landing is None:
             slot.event = self._device.copy(self._on_device[:padded], slot.rows[:padded])
-            self._late.append(slot)
+        else:
+            if not slot.landing.queued:
+                slot.landing.copy(padded * (slot.rows.nbytes // slot.rows.shape[0]))
+            slot.event = slot.landing
+        self._late.append(slot)
 
     def deliver_zeros(self, padded: int, stream: Any) -> tuple[Any, Slot | None]:
         """Zero bytes, at the usual address unless an abandoned gather may still write there."""
         if self._device is not None:
-            self._device.wait(self._device.copy(self._on_device[:padded], self._zeros[:padded]), stream)
+            self._zeroing = self._device.copy(self._on_device[:padded], self._zeros[:padded])
+            self._device.wait(self._zeroing, stream)
             return self._on_device[:padded], None
         slot = self.acquire_spare(oldest=True)
         if slot is None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from obmm.rows.requests import Faulty, Invalid
 from obmm.rows.table import TableId
 
-__all__ = ["Faulty", "Hot", "Invalid", "Prepared", "RowSource", "Table", "TableId", "Ticket"]
+__all__ = ["Expectant", "Faulty", "Hot", "Invalid", "Prepared", "RowSource", "Table", "TableId", "Ticket"]
 
 
 class Table(Protocol):
@@ -29,7 +29,7 @@ class Table(Protocol):
 
 
 class Hot(Protocol):
-    """The hot-row cache of a table, as metrics see it; it counts for everybody who gathers through the source."""
+    """The hot-row cache of a table, as metrics see it; it counts all gathers through the source."""
 
     @property
     def hits(self) -> int:
@@ -80,7 +80,7 @@ class Ticket(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Nobody will ask for the result.  `out` may be written until `done`."""
+        """Abandon the result.  `out` may be written until `done`."""
         ...
 
 
@@ -107,11 +107,17 @@ class Prepared(Protocol):
         ...
 
 
-class RowSource(Protocol):
-    """Tables of byte rows, gathered in the background."""
+class Described(Protocol):
+    """Tables of which only the sizes of rows are asked."""
 
     @property
-    def tables(self) -> Mapping[Any, Table]: ...
+    def tables(self) -> Mapping[Any, Table]:
+        """The tables by id."""
+        ...
+
+
+class RowSource(Described, Protocol):
+    """Tables of byte rows, gathered in the background."""
 
     @property
     def path(self) -> str:
@@ -125,7 +131,7 @@ class RowSource(Protocol):
 
     @property
     def heartbeat_age(self) -> float | None:
-        """Seconds since the owner was last heard from; None where nobody asks it."""
+        """Seconds since the owner was last heard from; None where it is not asked."""
         ...
 
     @property
@@ -150,6 +156,8 @@ class RowSource(Protocol):
 
         `faulty` "zero": go on past rows that cannot be read, see `Ticket.result`.  `recheck`: a gather is done when memory
         itself, not a cache of it, has confirmed the content version; stale otherwise.
+
+        `gathers` of ``ids [n]`` and ``out [n, row_bytes]``; `invalid` as for `EngramPrefetcher`.
         """
         ...
 
@@ -163,4 +171,13 @@ class RowSource(Protocol):
 
     def submit_probe(self) -> Probe:
         """Queue a read of the canary rows; its `result` raises when their bytes are not the manifest's."""
+        ...
+
+
+@runtime_checkable
+class Expectant(Protocol):
+    """A `RowSource` that needs some time to get ready for a gather."""
+
+    def expect(self) -> None:
+        """A gather follows.  Returns at once."""
         ...

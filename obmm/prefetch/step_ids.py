@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.mapping.buffers import brought_here
 from obmm.prefetch.failures import refused
 from obmm.prefetch.flight import PrefetchLayer
 
@@ -67,6 +68,6 @@ def first_outside(
 def _array(ids: Any) -> NDArray[Any]:
     """`ids` without a copy where it can be had, a tensor too."""
     try:
-        return np.asarray(ids)
+        return brought_here(np.asarray(ids))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise refused(f"ids: {type(ids).__name__}: {error}", "int32 or int64 numbers in host memory", "13.4") from error

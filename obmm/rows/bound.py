@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from obmm._native import ffi, lib
+from obmm.closing import Owner
+from obmm.mapping.native_rows import NativeTable
 from obmm.rows.errors import refused
 from obmm.rows.hot import HotRows
 from obmm.rows.memory import RowMemory
 from obmm.rows.table import TableSpec
 
+NEVER = (1 << 32) - 1
+"""Rows of a batch that is never reached."""
 
-class BoundTable:
+
+_NODES = b"/sys/devices/system/node"
+
+
+@functools.cache
+def _nodes() -> int:
+    """NUMA nodes with CPUs."""
+    return int(lib.obmm_nodes_with_cpus(_NODES))
+
+
+class BoundTable(Owner):
     """A `TableSpec` in a `RowMemory`.
 
     `columns`: which columns of the ids' last dimension are read (None: all); `low`, `high`: which flat rows.  What is
@@ -46,31 +61,40 @@ class BoundTable:
         self.low = low
         self.high = spec.n_rows if high is None else high
         self.totals = ffi.new("struct obmm_totals *")
-        self._gates = ffi.new("struct obmm_gate *[]", memory.gates)
-        self.struct = ffi.new("struct obmm_table *")
-        table = self.struct
-        table.base = ffi.cast("uint8_t *", memory.address + spec.base_offset)
-        table.rows = spec.n_rows
-        table.row_stride = spec.row_stride
-        table.row_bytes = spec.row_bytes
-        table.rows_per_segment = spec.rows_per_segment
-        table.segment_bytes = spec.segment_bytes
-        table.flags = (lib.OBMM_TABLE_NC if memory.nc else 0) | (lib.OBMM_TABLE_HUGE if huge else 0)
-        table.gates = self._gates
-        table.n_gates = len(memory.gates)
-        table.totals = self.totals
-        table.version = ffi.cast("uint64_t *", memory.version_address)
-        table.cached = memory.cached_version
-        lib.obmm_tuning_default(ffi.addressof(table, "tuning"), spec.row_bytes, table.flags)
+        self.pace = ffi.new("struct obmm_pace *")
+        self._table = NativeTable(
+            memory.address + spec.base_offset,
+            spec.n_rows,
+            spec.row_bytes,
+            spec.row_stride,
+            memory.gates,
+            nc=memory.nc,
+            huge=huge,
+            rows_per_segment=spec.rows_per_segment,
+            segment_bytes=spec.segment_bytes,
+            version=memory.version_address,
+            cached=memory.cached_version,
+            totals=self.totals,
+            pace=self.pace,
+            fetch=memory.fetch,
+            fabric=memory.fabric,
+        )
+        self.struct = self._table.struct
+        self.fetched = bool(memory.fetch)
+        if self.fetched:
+            # requests in lists: no lines to ask for ahead, no order to gain from, and one queue
+            self.struct.tuning.prefetch_bytes = 0
+            self.struct.tuning.order_rows = NEVER
+            self.struct.tuning.most_threads = 1
+        if not self.fetched and _nodes() > 1:
+            node = lib.obmm_node_of(self.struct.base, max(spec.end - spec.base_offset, 0))
+            if node >= 0:
+                self.struct.tuning.node, self.struct.tuning.near_cpus = node + 1, lib.obmm_node_cpus(_NODES, node)
         heads = (*spec.head_offsets, spec.n_rows) if spec.head_offsets else ()
         self.heads = ffi.new("int64_t[]", heads) if heads else ffi.NULL
         self.n_heads = len(spec.head_offsets)
         self.mask = ffi.NULL if columns is None else ffi.from_buffer("uint8_t[]", columns)
-        self.template = ffi.new("struct obmm_request *")
-        self.template.table = table
-        self.template.out_stride = spec.row_bytes
-        self.template.low = self.low
-        self.template.high = self.high
+        self.template = self._table.request(self.low, self.high)
         self.hot: HotRows | None = None
 
     def keep_hot(self, rows: int) -> None:
@@ -95,6 +119,7 @@ class BoundTable:
         )
         other.struct.tuning = self.struct.tuning
         other.totals = other.struct.totals = self.totals
+        other.pace = other.struct.pace = self.pace
         if self.hot is not None:
             other._keep(self.hot)
         return other

@@ -5,15 +5,23 @@ from __future__ import annotations
 
 import errno
 
-from obmm.errors import ObmmArgumentError, ObmmError, StaleHandleError
+from obmm.errors import ObmmArgumentError, ObmmError, RemoteMemoryError, StaleHandleError
 
 
 class GatherDeadlineError(ObmmError, TimeoutError):
-    """A gather did not come back in time.  It may still write into its output until its ticket is done."""
+    """A gather did not come back in time.  It may still write into its output until its ticket is done.
+
+    >>> issubclass(obmm.rows.GatherDeadlineError, obmm.ObmmError)
+    True
+    """
 
 
 class CanaryError(StaleHandleError):
-    """Rows do not have the bytes that the manifest promises: another table, another model, or broken memory."""
+    """Rows do not have the bytes that the manifest promises: another table, another model, or broken memory.
+
+    >>> issubclass(obmm.rows.CanaryError, obmm.StaleHandleError)
+    True
+    """
 
 
 def refused(problem: str, fix: str, rule: str = "13.2") -> ObmmArgumentError:
@@ -40,6 +48,13 @@ def bad_id(table: object, n_rows: int, index: int, identity: int) -> ObmmArgumen
         f"ids[{index}] (flattened) is {identity}, table {table!r} has rows 0..{n_rows - 1}",
         'hash with this table\'s manifest, or pass invalid="zero" for zero rows in such places',
         "10-13",
+    )
+
+
+def over_its_input() -> ObmmArgumentError:
+    """The output is memory that the gather reads."""
+    return refused(
+        "out overlaps the table's rows or the ids, which are read while it is written", "a buffer of its own"
     )
 
 
@@ -73,4 +88,15 @@ def republished(table: object, version: int) -> StaleHandleError:
         f"GATHER: table {table!r} {when} [Engram specification 10-17]; fix: gather again, with the new manifest",
         operation="GATHER",
         reason="generation",
+    )
+
+
+def elsewhere(what: str, kind: str, code: int) -> RemoteMemoryError:
+    """A fault outside the table: the ids or the output are a view of memory that is gone."""
+    return RemoteMemoryError(
+        errno.EFAULT,
+        f"{what}: its ids or its output lie in a view of other remote memory, which faulted with {kind} (code {code}) "
+        "[9.9, 17]; fix: pass ids and out of your own, or a snapshot()",
+        operation="GATHER",
+        kind=kind,
     )

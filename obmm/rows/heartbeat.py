@@ -6,8 +6,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import Self
+import weakref
 
+from obmm.closing import Closing
 from obmm.errors import ObmmError
 from obmm.rows.errors import refused
 from obmm.rows.memory import RowMemory
@@ -18,7 +19,7 @@ INTERVAL = 1.0
 """Seconds between two beats; readers miss the owner after three of them (11.3-6)."""
 
 
-class Heartbeat:
+class Heartbeat(Closing):
     """Counts in the header until closed.  Made by `RowStore.heartbeat`; a child of a fork does not beat.
 
     Only where loads see stores at once: non-cacheable regions, and memory of this host.  Behind caches a reader would see
@@ -39,7 +40,9 @@ class Heartbeat:
         self._over = threading.Event()
         self._owner = os.getpid()
         memory.beat()  # here, so that a mapping that cannot be written says so to the caller
-        self._thread = threading.Thread(target=self._run, name="obmm-heartbeat", daemon=True)
+        self._thread = threading.Thread(
+            target=_beat, args=(weakref.ref(self), memory, interval, self._over), name="obmm-heartbeat", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -47,25 +50,26 @@ class Heartbeat:
         """False once closed, or once the memory was."""
         return self._owner == os.getpid() and self._thread.is_alive() and not self._over.is_set()
 
+    @property
+    def closed(self) -> bool:
+        """True once closed, or in a forked child."""
+        return self._over.is_set()
+
     def close(self) -> None:
         """Beat no more.  Idempotent.  Close it before the store."""
         self._over.set()
-        if self._owner == os.getpid():
+        if self._owner == os.getpid() and self._thread.ident is not None:
             self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Heartbeat every {self._interval} s{'' if self.beating else ', over'}>"
 
-    def _run(self) -> None:
-        while not self._over.wait(self._interval):
-            try:
-                self._memory.beat()
-            except ObmmError as error:
-                log.warning("the heartbeat ends: %s", error)
-                return
+
+def _beat(owner: weakref.ref[Heartbeat], memory: RowMemory, interval: float, over: threading.Event) -> None:
+    """In its thread: as long as somebody has the heartbeat."""
+    while not over.wait(interval) and owner() is not None:
+        try:
+            memory.beat()
+        except ObmmError as error:
+            log.warning("the heartbeat ends: %s", error)
+            return

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from obmm._native import ffi, lib
+from obmm.closing import Owner
 from obmm.errors import ObmmError
 from obmm.rows.errors import refused
 from obmm.rows.memory import RowMemory
@@ -19,11 +20,13 @@ HOT_ROWS = 16_384
 _MOST_BYTES: int = lib.OBMM_HOT_MOST_BYTES
 
 
-class HotRows:
+class HotRows(Owner):
     """The hot-row cache of one table; made by ``RowStore.attach(hot_rows=...)``.
 
     Rows are kept under their number and content version, in sets of eight with a CLOCK hand each.  `hits` and `misses`
     count rows of gathers that ended well; a gather of more ids than `rows` goes by without looking.
+
+    `RowStore` has the example.
     """
 
     def __init__(self, spec: TableSpec, rows: int, totals: Any) -> None:

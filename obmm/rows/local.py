@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in memory of this host that is no OBMM region: shared memory, a mapped file, an array."""
+"""Tables in memory of this host that is not an OBMM region: shared memory, a mapped file, an array."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from obmm import guard
 from obmm._native import ffi, lib
+from obmm.closing import Owner
 from obmm.errors import ClosedError, MappingBusyError, RemoteMemoryError
-from obmm.header import RegionHeader
-from obmm.publishing import ContentVersion
+from obmm.mapping import guard
+from obmm.mapping.publishing import PublishedHeader
+from obmm.region.header import RegionHeader
 from obmm.rows.errors import refused
 
 _identities = itertools.count(1 << 32)
 
 
-class LocalMemory:
+class LocalMemory(Owner):
     """A buffer (``mmap``, ``SharedMemory.buf``, an array) as the home of tables (a `RowMemory`).
 
     `header`: the buffer begins with a 4 KiB region header, so that readers notice a new publication; the payload
     follows.  `path` labels metrics: "shm" or "file".  Guarded like a region: a mapped file that is cut short ends a
     gather with `RemoteMemoryError`, not the process.
+
+    ObmmArgumentError for a `buffer` that is too small or has another header; ClosedError after `close`.
     """
 
     nc = False
     gated = True
+    fetch = ffi.NULL
+    fabric = None
 
     def __init__(self, buffer: Any, *, header: bool = False, path: str = "shm") -> None:
         self._buffer = ffi.from_buffer(buffer)
@@ -44,6 +49,7 @@ class LocalMemory:
         self.backend = f"local memory ({path})"
         self.gate = ffi.new("struct obmm_gate *")
         self.has_header = header
+        self.versioned = header
         self.version_address = self.base + RegionHeader.CONTENT_VERSION_OFFSET if header else 0
         self.heartbeat_address = self.base + RegionHeader.HEARTBEAT_OFFSET if header else 0
         self.cached_version = ffi.NULL
@@ -53,7 +59,7 @@ class LocalMemory:
 
     @staticmethod
     def format(buffer: Any, generation: int) -> None:
-        """Owner side: write an empty region header to the start of `buffer`."""
+        """Owner side: write an empty region header with this `generation` to the start of `buffer`."""
         view = memoryview(buffer).cast("B")
         header = RegionHeader(generation=generation, data_bytes=len(view) - RegionHeader.SIZE)
         view[: RegionHeader.SIZE] = header.pack()
@@ -91,33 +97,25 @@ class LocalMemory:
         self._guarded(lib.obmm_gated_copy_to, at, source, len(source), 0)
 
     def version(self) -> int:
-        return self.load(RegionHeader.CONTENT_VERSION_OFFSET, 8) if self.has_header else 0
+        return self._header.version() if self.has_header else 0
 
     def header_digest(self) -> bytes:
-        return self._header_bytes(48, 32) if self.has_header else bytes(32)
+        return self._header.digest() if self.has_header else bytes(32)
 
     def beat(self) -> None:
         if self._readonly:
             raise refused("a heartbeat in a read-only buffer", "attach a writable one", "5.3")
-        at = RegionHeader.HEARTBEAT_OFFSET
-        self.store(at, 8, self.load(at, 8) + 1 & (1 << 64) - 1)
+        self._header.beat()
 
     def begin(self) -> None:
         if self.has_header:
-            self._content_version().begin()
+            self._header.begin()
 
     def commit(self, tables: int, manifest_sha256: bytes, manifest_bytes: int) -> None:
-        if not self.has_header:
-            return
-        version = self._content_version()
-        version.begin()
-        header = RegionHeader.unpack(self._header_bytes(0, RegionHeader.SIZE))
-        page = bytearray(header.pack())
-        page[44:48] = tables.to_bytes(4, "little")
-        page[48:80] = manifest_sha256
-        page[80:88] = manifest_bytes.to_bytes(8, "little")
-        self._guarded(lib.obmm_gated_copy_to, self.base + 44, ffi.from_buffer(page) + 44, 44, 0)
-        version.end()
+        if self.has_header:
+            self._header.begin()
+            self._header.describe(tables, manifest_sha256, manifest_bytes)
+            self._header.end()
 
     def reread_header(self) -> None:
         """Nothing to do: this host's caches are coherent."""
@@ -165,14 +163,14 @@ class LocalMemory:
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def load(self, offset: int, width: int) -> int:
-        """A word of the header, for `ContentVersion`."""
+        """Between rooms: a word of the header, for `PublishedHeader`."""
         fault = ffi.new("struct obmm_fault *")
         found = lib.obmm_gated_load(self.gate, self.base + offset, width, fault)
         self._checked(found.result, fault)
         return int(found.value)
 
     def store(self, offset: int, width: int, word: int) -> None:
-        """A word of the header, for `ContentVersion`."""
+        """Between rooms: a word of the header, for `PublishedHeader`."""
         self._guarded(lib.obmm_gated_store, self.base + offset, width, word)
 
     def _guarded(self, function: Any, *arguments: Any) -> None:
@@ -185,13 +183,9 @@ class LocalMemory:
         if result:
             raise self.fault("access", fault.address, guard.fault_kind(fault.signo), fault.code)
 
-    def _header_bytes(self, offset: int, size: int) -> bytes:
-        out = bytearray(size)
-        self._guarded(lib.obmm_gated_copy_from, ffi.from_buffer(out), self.base + offset, size, 0)
-        return bytes(out)
-
-    def _content_version(self) -> ContentVersion:
-        return ContentVersion(self, lambda: None)
+    @property
+    def _header(self) -> PublishedHeader:
+        return PublishedHeader(self)
 
     def _at(self, offset: int, size: int) -> int:
         if offset < 0 or size < 0 or offset + size > self.nbytes:

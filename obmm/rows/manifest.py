@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from obmm.errors import other_version
 from obmm.rows.errors import bad_manifest
 from obmm.rows.table import TableId, TableSpec
 
@@ -22,6 +23,15 @@ class Manifest:
     `generation` equals the region header's content version.  `canary` has row numbers with their CRC-32C per table,
     read at attach and by health probes.  `model` holds everything else a reader may want (``model``, ``algorithm``,
     ``layers``, ``pad_id``, ``dead_ids``, ``token_map``, ...) as JSON values, kept as they are.
+
+    `segments`: per region its name and bytes, where a payload lies in several.  ObmmArgumentError for what cannot be.
+
+    >>> spec = obmm.rows.TableSpec("words", n_rows=100, row_bytes=64)
+    >>> manifest = obmm.rows.Manifest((spec,), model={"pad_id": 2})
+    >>> manifest.nbytes, manifest.to_dict()["tables"][0]["table_id"], len(manifest.sha256)
+    (6400, 'words', 32)
+    >>> obmm.rows.Manifest.from_json(manifest.to_json()) == manifest == obmm.rows.Manifest.from_dict(manifest.to_dict())
+    True
     """
 
     tables: tuple[TableSpec, ...]
@@ -88,13 +98,13 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, entry: Any) -> Self:
-        """The manifest in a JSON object, as a lease carries it."""
+        """The manifest in the JSON object `entry`, as a lease carries it; ObmmArgumentError."""
         if not isinstance(entry, Mapping):
             raise bad_manifest("not a JSON object")
-        if entry.get("format") != cls.FORMAT or entry.get("version") != cls.VERSION:
-            raise bad_manifest(
-                f"format {entry.get('format')!r} version {entry.get('version')!r}, expected {cls.FORMAT!r} {cls.VERSION}"
-            )
+        if entry.get("format") != cls.FORMAT:
+            raise bad_manifest(f"format {entry.get('format')!r}, expected {cls.FORMAT!r}")
+        if entry.get("version") != cls.VERSION:
+            raise bad_manifest(other_version("the table's manifest", entry.get("version"), cls.VERSION))
         generation = entry.get("generation", 0)
         if not isinstance(generation, int) or isinstance(generation, bool) or not 0 <= generation < 1 << 64:
             raise bad_manifest(f"generation {generation!r}")

@@ -5,33 +5,48 @@ from __future__ import annotations
 
 import errno
 import mmap
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from obmm import guard
 from obmm._native import ffi, lib
 from obmm.errors import ObmmError
-from obmm.rows.bound import BoundTable
+from obmm.mapping import guard
+from obmm.mapping.native_rows import aim
+from obmm.rows.bound import NEVER, BoundTable
 from obmm.rows.engine import GatherEngine
 
 _CHASES, _LOADS = 8, 512
 _STEP_ROWS = 1536
+_TEAM_ROWS = (384, 1536, 6144)  # batches for which the number of threads is measured, beside the large one
 _BATCH_ROWS = 16384
 _BATCH_BYTES = 16 << 20
-_NEVER = (1 << 32) - 1
+_ALONE_BYTES = 512 << 10  # a smaller result stays in any core's own caches
+_LEVELS = 14  # more than the numbers of threads that are told apart do no harm
 _GAIN = 0.8  # what a way must need of the default's time before it replaces it: less could be the neighbours' noise
+_SMALL_GAIN = 0.95  # ... and where the ways differ by a number only
+_AHEAD = (8 << 10, 16 << 10, 64 << 10)  # bytes between a prefetch and its copy that are tried beside the default
 _WAKE_NS = 12_000.0
+
+
+Rates = tuple[tuple[int, float], ...]
+"""Pairs of a number of threads and what a row takes with them, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What was measured of one table, and what follows from it.
 
-    Times in nanoseconds.  `by_threads`: ns per row of a large batch with so many threads.  `asynchronous_rows`: from so
-    many rows on a hand-over to the background costs less than a tenth of the gather.  `kept`, `not_kept`: ns per row that
+    Times in nanoseconds.  `by_threads`: ns per row of a large batch with so many threads.  `team`: for batches of so many
+    rows, the same, with workers that were told to be ready.  Numbers of threads go on being tried while rows are gathered:
+    what is written here is where that begins.  `asynchronous_rows`: from so many rows on a hand-over to the background
+    costs less than a tenth of the gather.  `kept`, `not_kept`: ns per row that
     is taken from the hot-row cache, and that is looked for there in vain.
+
+    Made by `RowStore.attach`, per `table` of `row_bytes`; `backend` and `path` say which memory, `isa` which instructions,
+    `huge` whether its pages are.  `RowStore.plans` gives them.
     """
 
     table: str
@@ -45,14 +60,15 @@ class Plan:
     without_prefetch: float = 0.0
     batch_in_order: float = 0.0
     batch_ordered: float = 0.0
-    by_threads: tuple[tuple[int, float], ...] = ()
+    by_threads: Rates = ()
+    team: tuple[tuple[int, Rates], ...] = ()
     measured: bool = False
     prefetch_bytes: int = 0
     stream_bytes: int = 0
+    stream_alone: int = 0
     order_rows: int = 0
     dedupe: bool = False
     threads: int = 1
-    thread_rows: int = 0
     asynchronous_rows: int = 0
     hot_rows: int = 0
     hot_bytes: int = 0
@@ -83,13 +99,16 @@ class Plan:
         else:
             lines.append("  not measured: defaults for this row size")
         ahead = f"{self.prefetch_bytes >> 10} KiB ahead" if self.prefetch_bytes else "none"
-        order = "never" if self.order_rows == _NEVER else f"from {self.order_rows} rows"
-        pool = f"up to {self.threads} threads, one more for every {self.thread_rows} rows"
-        if self.thread_rows == _NEVER:
-            pool = "on the caller's thread"
+        order = "never" if self.order_rows == NEVER else f"from {self.order_rows} rows"
+        pool = "threads as the row size suggests, then as it goes"
+        if self.measured:
+            best = ", ".join(
+                f"{_best(rates)} for {rows}" for rows, rates in (*self.team, (_BATCH_ROWS, self.by_threads))
+            )
+            pool = f"threads to begin with: {best} rows"
         lines.append(
             f"  chosen: prefetch {ahead}; address order {order}{' with repeats read once' if self.dedupe else ''}; "
-            f"streaming stores from {self.stream_bytes >> 20} MiB of result; {pool}; "
+            f"streaming stores from {self.stream_bytes >> 20} MiB of result, {self.stream_alone >> 10} KiB by one thread; {pool}; "
             f"background from {self.asynchronous_rows} rows"
         )
         return "\n".join((*lines, self._explain_hot()))
@@ -107,7 +126,9 @@ class Plan:
 
 def _caveat(backend: str) -> str:
     """What has to stand beside times of an emulated fabric's memory."""
-    return " (emulator: local memory, says nothing about hardware)" if "emulator:" in backend else ""
+    if "emulator:" in backend:
+        return " (emulator: local memory, says nothing about hardware)"
+    return " (stand-in: says nothing about hardware)" if "stand-in" in backend else ""
 
 
 def default_plan(bound: BoundTable) -> Plan:
@@ -133,29 +154,26 @@ def measure(bound: BoundTable, engine: GatherEngine) -> Plan:
     RemoteMemoryError when the memory faults meanwhile.
     """
     meter = _Meter(bound, engine)
+    if bound.fetched:
+        return _of_lists(bound, meter)
     tuning = bound.struct.tuning
     tuning_was = _Tuning(tuning.prefetch_bytes, tuning.order_rows, tuning.order_row)
     bound.struct.totals = ffi.NULL
     try:
         latency = meter.latency()
-        with_prefetch, without = meter.compare(min(_STEP_ROWS, meter.most), _prefetch(bound, tuning_was.prefetch))
-        tuning.prefetch_bytes = 0 if without < _GAIN * with_prefetch else tuning_was.prefetch
+        with_prefetch, without = _choose_prefetch(bound, meter, tuning_was.prefetch)
         batch = min(_BATCH_ROWS, meter.most)
-        in_order, ordered = meter.compare(batch, _address_order(bound))
+        in_order, ordered = meter.compare(batch, _address_order(bound), 2)
         _choose_order(bound, tuning_was, in_order, ordered, batch)
+        _choose_stores(bound, meter, batch)
+        _choose_stores_alone(bound, meter)
+        tuning.row_ns = max(1, int(with_prefetch))
+        team = tuple((rows, meter.by_threads(rows)) for rows in _TEAM_ROWS if rows <= meter.most)
         by_threads = meter.by_threads(batch)
         not_kept, kept = meter.hot() if bound.hot is not None else (0.0, 0.0)
     finally:
         bound.struct.totals = bound.totals
     single = by_threads[0][1]
-    threads, best = min(by_threads, key=lambda pair: pair[1])
-    if best > _GAIN * single:
-        threads = 1
-    if threads == 1:
-        tuning.thread_rows = _NEVER
-    else:
-        # another thread pays when its share is worth several wake-ups
-        tuning.thread_rows = max(64, min(_NEVER, int(4 * _WAKE_NS / single)))
     plan = replace(
         default_plan(bound),
         measured=True,
@@ -165,25 +183,93 @@ def measure(bound: BoundTable, engine: GatherEngine) -> Plan:
         batch_in_order=in_order,
         batch_ordered=ordered,
         by_threads=by_threads,
+        team=team,
         kept=kept,
         not_kept=not_kept,
-        threads=threads,
+        threads=_best(by_threads),
         asynchronous_rows=max(1, int(10 * _WAKE_NS / single)),
     )
     return _of_tuning(plan, bound)
 
 
-def _prefetch(bound: BoundTable, size: int) -> Callable[[int], None]:
-    def set_way(way: int) -> None:
-        bound.struct.tuning.prefetch_bytes = 0 if way else size
+def _of_lists(bound: BoundTable, meter: _Meter) -> Plan:
+    """Rows that are fetched by requests: only what a list costs, there is nothing to choose."""
+    bound.struct.totals = ffi.NULL
+    try:
+        one = meter.ns_per_row(1)
+        per_row = meter.ns_per_row(min(_STEP_ROWS, meter.most))
+        batch = meter.ns_per_row(min(_BATCH_ROWS, meter.most))
+    finally:
+        bound.struct.totals = bound.totals
+    plan = replace(
+        default_plan(bound),
+        measured=True,
+        latency=one,
+        in_order=per_row,
+        without_prefetch=per_row,
+        batch_in_order=batch,
+        batch_ordered=batch,
+        by_threads=((1, batch),),
+        asynchronous_rows=max(1, int(10 * _WAKE_NS / per_row)),
+    )
+    return _of_tuning(plan, bound)
 
-    return set_way
+
+def _best(rates: Rates) -> int:
+    """The number of threads, 1 unless more of them gain something."""
+    return min(rates, key=lambda pair: pair[1] * (1.03 if pair[0] > 1 else 1.0))[0]
+
+
+def _choose_prefetch(bound: BoundTable, meter: _Meter, default: int) -> tuple[float, float]:
+    """How far ahead rows are asked for -> ns per row of a step with the choice, and without any."""
+    sizes = tuple(dict.fromkeys((default, 0, *(_AHEAD if default else ()))))
+
+    def set_way(way: int) -> None:
+        bound.struct.tuning.prefetch_bytes = sizes[way]
+
+    times = dict(zip(sizes, meter.compare(min(_STEP_ROWS, meter.most), set_way, len(sizes)), strict=True))
+    best = min(sizes, key=times.__getitem__)
+    if times[best] > _SMALL_GAIN * times[default]:
+        best = default
+    bound.struct.tuning.prefetch_bytes = best
+    return times[best or default], times[0]
+
+
+def _choose_stores(bound: BoundTable, meter: _Meter, batch: int) -> None:
+    """Whether results of this size are better kept in the caches, which many cores have many of."""
+    tuning, size = bound.struct.tuning, batch * bound.spec.row_bytes
+    past_caches = tuning.stream_bytes
+    if bound.memory.nc or size < past_caches:
+        return
+
+    def set_way(way: int) -> None:
+        tuning.stream_bytes = 2 * size if way else past_caches
+
+    past, through = meter.compare(batch, set_way, 2, meter.most_threads)
+    tuning.stream_bytes = 2 * size if through < _GAIN * past else past_caches
+
+
+def _choose_stores_alone(bound: BoundTable, meter: _Meter) -> None:
+    """Whether one thread alone writes a step's rows past the caches: if both that and reading them once then are faster.
+
+    Many threads have the caches of many cores, and write the same part of the result from step to step.
+    """
+    tuning, rows = bound.struct.tuning, min(_STEP_ROWS, meter.most)
+    size = rows * bound.spec.row_bytes
+    if bound.memory.nc or not _ALONE_BYTES <= size < tuning.stream_bytes:
+        return
+    times = [float("inf")] * 2
+    for _ in range(6):
+        for way, threshold in enumerate((NEVER, size)):
+            tuning.stream_alone = threshold
+            times[way] = min(times[way], meter.ns_per_row(rows, rounds=1) * rows + meter.ns_to_read(size))
+    tuning.stream_alone = size if times[1] < _SMALL_GAIN * times[0] else NEVER
 
 
 def _address_order(bound: BoundTable) -> Callable[[int], None]:
     def set_way(way: int) -> None:
         tuning = bound.struct.tuning
-        tuning.order_rows, tuning.order_row = (1, 0) if way else (_NEVER, 0)
+        tuning.order_rows, tuning.order_row = (1, 0) if way else (NEVER, 0)
 
     return set_way
 
@@ -199,13 +285,15 @@ def _choose_order(bound: BoundTable, defaults: _Tuning, in_order: float, ordered
     tuning = bound.struct.tuning
     if bound.memory.nc:
         tuning.order_rows, tuning.order_row = defaults.order_rows, defaults.order_row
-    elif batch < _BATCH_ROWS or batch * bound.spec.row_bytes < tuning.stream_bytes:
+    elif batch < min(_BATCH_ROWS, _BATCH_BYTES // bound.spec.row_bytes) or (
+        batch * bound.spec.row_bytes < tuning.stream_bytes
+    ):
         # too small a table to tell: what the row size suggests
         tuning.order_rows, tuning.order_row = defaults.order_rows, defaults.order_row
     elif ordered < _GAIN * in_order:
         tuning.order_rows, tuning.order_row = defaults.order_rows, 0
-    elif in_order < _GAIN * ordered:
-        tuning.order_rows, tuning.order_row = _NEVER, 0
+    elif in_order < _SMALL_GAIN * ordered:
+        tuning.order_rows, tuning.order_row = NEVER, 0  # sorting that gains nothing is not done for its own sake
     else:
         tuning.order_rows, tuning.order_row = defaults.order_rows, defaults.order_row
 
@@ -217,10 +305,10 @@ def _of_tuning(plan: Plan, bound: BoundTable) -> Plan:
         plan,
         prefetch_bytes=tuning.prefetch_bytes,
         stream_bytes=tuning.stream_bytes,
-        order_rows=tuning.order_rows if usable else _NEVER,
+        stream_alone=min(tuning.stream_alone, tuning.stream_bytes),
+        order_rows=tuning.order_rows if usable else NEVER,
         dedupe=bound.memory.nc,
-        thread_rows=tuning.thread_rows,
-        asynchronous_rows=plan.asynchronous_rows or tuning.thread_rows,
+        asynchronous_rows=plan.asynchronous_rows or int(10 * _WAKE_NS / max(tuning.row_ns, 1)),
     )
 
 
@@ -271,29 +359,44 @@ class _Meter:
             raise self._failed(result, outcome.fault)
         return float(found[0])
 
-    def compare(self, rows: int, set_way: Callable[[int], None]) -> tuple[float, float]:
-        """ns per row in way 0 and in way 1, turn and turn about so that the neighbours' noise meets both."""
-        best = [float("inf")] * 2
-        for _ in range(4):
-            for way in (0, 1):
-                set_way(way)
-                best[way] = min(best[way], self.ns_per_row(rows, rounds=1))
-        return best[0], best[1]
+    def ns_to_read(self, size: int) -> float:
+        """What it takes to read the result that was gathered last."""
+        result = np.frombuffer(self._out, np.uint64, size // 8)
+        began = time.perf_counter_ns()
+        result.sum()
+        return float(time.perf_counter_ns() - began)
 
-    def by_threads(self, rows: int) -> tuple[tuple[int, float], ...]:
-        counts, n = [], 1
-        while n < self._engine.threads + 1:
-            counts.append(n)
-            n *= 2
-        counts.append(self._engine.threads + 1)
-        return tuple((n, self.ns_per_row(rows, n)) for n in counts)
+    @property
+    def most_threads(self) -> int:
+        return self._engine.threads + 1
+
+    def compare(self, rows: int, set_way: Callable[[int], None], ways: int, threads: int = 1) -> tuple[float, ...]:
+        """ns per row in each way, turn and turn about so that the neighbours' noise meets all of them."""
+        best = [float("inf")] * ways
+        for _ in range(4):
+            for way in range(ways):
+                set_way(way)
+                best[way] = min(best[way], self.ns_per_row(rows, threads, rounds=1))
+        return tuple(best)
+
+    def by_threads(self, rows: int) -> Rates:
+        """ns per row with so many threads that are ready; the table's pace begins with it."""
+        rates: list[tuple[int, float]] = []
+        for n in dict.fromkeys(int(lib.obmm_pace_threads(level)) for level in range(_LEVELS)):
+            if n > self.most_threads:
+                break
+            ns = self.ns_per_row(rows, n)
+            lib.obmm_pace_learn(self._bound.pace, rows, True, n, int(ns * rows))
+            rates.append((n, ns))
+        lib.obmm_pace_begin(self._bound.pace, rows, True, _best(tuple(rates)))
+        return tuple(rates)
 
     def hot(self) -> tuple[float, float]:
         """ns per row of a batch that is new to the hot-row cache, and of the same again."""
         bound = self._bound
         request, outcome = ffi.new("struct obmm_request *", bound.template[0]), ffi.new("struct obmm_outcome *")
         rows = min(self.most, _STEP_ROWS, int(lib.obmm_hot_rows(request.hot)) // 2)
-        request.ids, request.id_bytes, request.count, request.out = self._numbers, 8, rows, self._target
+        aim(request, self._numbers, 8, rows, self._target)
         best = [float("inf")] * 2
         for _ in range(4):
             self._ids[:rows] = np.random.default_rng(self._next()).integers(0, bound.spec.n_rows, rows)

@@ -7,17 +7,19 @@ import errno
 from collections.abc import Sequence
 from typing import Protocol
 
-from obmm import guard
 from obmm._native import ffi, lib
 from obmm.arguments import whole
+from obmm.closing import Owner
 from obmm.rows.engine import GatherEngine
-from obmm.rows.errors import refuse_threads, refused
+from obmm.rows.errors import late, refuse_threads, refused
 from obmm.rows.memory import RowMemory
 from obmm.rows.requests import Requests
 from obmm.rows.ticket import Ticket, submit
 
 _gather = lib.obmm_engine_gather
+_gather_all = lib.obmm_engine_gather_all
 _call = lib.obmm_engine_call
+_NEVER = float(1 << 63)  # nanoseconds
 
 
 class PreparedGather(Protocol):
@@ -43,21 +45,18 @@ def prepared_gather(engine: GatherEngine, memory: RowMemory, requests: Requests)
             rows = _call(ready)
         if rows >= 0:
             return rows
-        if rows == -errno.EUNATCH:
-            guard.verify()
-            return gather(threads)
         return requests.finish()
 
     return gather
 
 
-class PreparedStep:
+class PreparedStep(Owner):
     """Several gathers of a step that recur with the same buffers.  Made by `RowStore.prepare_many`.
 
     At most one submission at a time: its tickets must be done before the next.
     """
 
-    __slots__ = ("_engine", "_memory", "_requests", "_resized", "_sizes")
+    __slots__ = ("_bad", "_engine", "_memory", "_requests", "_resized", "_sizes")
 
     def __init__(self, engine: GatherEngine, memory: RowMemory, requests: Requests) -> None:
         self._engine = engine
@@ -65,19 +64,45 @@ class PreparedStep:
         self._requests = requests
         self._sizes = [request.count for request in requests.array]
         self._resized = False  # whether the last submission had other counts
+        self._bad = ffi.new("unsigned int *")
 
     def submit(self, counts: Sequence[int] | None = None, threads: int = 0) -> list[Ticket]:
         """Start all of them in one native call -> a ticket for each.  The ids are read anew.
 
         `counts`: how many ids from the front each gather has this time; default: all that were prepared.
+
+        `threads`: 0 leaves it to the plan.  ObmmArgumentError for counts or ids that cannot be; nothing was started then.
         """
         self._memory.check()
         if threads:
             refuse_threads(threads)
+        self._resize(counts)
+        return submit(self._engine, self._requests, threads)
+
+    def gather(self, counts: Sequence[int] | None = None, *, within: float, until: float) -> int:
+        """All of them now, on the calling thread, one after the other -> how many rows are zeros because of their id.
+
+        For who would wait at once: no hand-over, and one native call.  `counts`: as for `submit`.  `until`, of
+        `time.monotonic`: GatherDeadlineError, naming `within` seconds, when it is over before the last piece was begun.  A
+        load that hangs is not cut short, as that of `submit`'s tickets is: keep to those for a peer that has been slow.
+        Other errors as `RowStore.gather_into`; the rows are of one publication.  Not with ``faulty="zero"``.
+        """
+        self._memory.check()
+        self._resize(counts)
+        requests = self._requests
+        nanoseconds = int(min(max(until * 1e9, 0.0), _NEVER))
+        status = _gather_all(
+            self._engine.pointer, requests.array, requests.count, nanoseconds, requests.outcomes, self._bad
+        )
+        if status:
+            index = self._bad[0]
+            raise late(requests.spec(index).table_id, within) if status == -errno.ETIMEDOUT else requests.failure(index)
+        return sum(outcome.rows_zero for outcome in requests.each)
+
+    def _resize(self, counts: Sequence[int] | None) -> None:
         if counts is not None or self._resized:
             self._set_counts(self._sizes if counts is None else counts)
             self._resized = counts is not None
-        return submit(self._engine, self._requests, threads)
 
     def _set_counts(self, counts: Sequence[int]) -> None:
         """All of them, or none."""

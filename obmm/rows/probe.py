@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.closing import Owner
 from obmm.rows import canary
 from obmm.rows.manifest import Canary
 from obmm.rows.table import TableSpec
 from obmm.rows.ticket import Ticket
 
 
-class ProbeTicket:
+class ProbeTicket(Owner):
     """As `Ticket`, over the canary rows of every table."""
 
     def __init__(

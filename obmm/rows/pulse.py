@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 
 from obmm._native import ffi, lib
+from obmm.closing import Owner
+from obmm.mapping.native_rows import NativeTable, aim
 from obmm.rows.engine import GatherEngine
 from obmm.rows.memory import RowMemory
 
@@ -19,8 +21,8 @@ _EVERY = 1.0
 _MOMENT_NS = 100_000_000
 
 
-class Pulse:
-    """Reads the counter once a second, in the engine's threads, when somebody asks; nobody waits for it.
+class Pulse(Owner):
+    """Reads the counter once a second, in the engine's threads, on request; no caller waits for it.
 
     An owner that has never beaten is not missed: a region may be served without a heartbeat.
     """
@@ -35,21 +37,12 @@ class Pulse:
         self._count = 0
         self._changed = 0.0
         self._lost = False
-        self._gates = ffi.new("struct obmm_gate *[]", memory.gates[:1])
-        self._table = ffi.new("struct obmm_table *")
-        self._table.base = ffi.cast("uint8_t *", memory.heartbeat_address)
-        self._table.rows = 1
-        self._table.row_stride = self._table.row_bytes = 8
-        self._table.flags = lib.OBMM_TABLE_NC if memory.nc else 0
-        lib.obmm_tuning_default(ffi.addressof(self._table[0], "tuning"), 8, self._table.flags)
-        self._table.gates, self._table.n_gates = self._gates, 1
+        # the counter is a table of one row, whose number is 0
+        self._table = NativeTable(memory.heartbeat_address, 1, 8, 8, memory.gates[:1], nc=memory.nc, huge=False)
         self._ids = ffi.new("int64_t *")
         self._word = ffi.new("uint64_t *")
-        self._request = ffi.new("struct obmm_request *")
-        self._request.table = self._table
-        self._request.ids, self._request.id_bytes, self._request.count = self._ids, 8, 1
-        self._request.out, self._request.out_stride = ffi.cast("uint8_t *", self._word), 8
-        self._request.high = (1 << 64) - 1
+        self._request = self._table.request()
+        aim(self._request, self._ids, 8, 1, ffi.cast("uint8_t *", self._word))
         self._outcome = ffi.new("struct obmm_outcome *")
 
     def lost(self) -> bool:
@@ -99,5 +92,5 @@ class Pulse:
     def __del__(self) -> None:
         ticket = getattr(self, "_ticket", 0)
         if ticket:
-            read = (self._memory, self._table, self._gates, self._request, self._ids, self._word, self._outcome)
+            read = (self._memory, self._table, self._request, self._ids, self._word, self._outcome)
             self._engine.let_go(ticket, read)

@@ -12,15 +12,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm import guard
 from obmm._native import ffi, lib
-from obmm.buffers import holds_objects
+from obmm.closing import Owner
 from obmm.errors import ClosedError, ObmmError
+from obmm.mapping import guard
+from obmm.mapping.buffers import holds_objects
+from obmm.mapping.native_rows import aim
 from obmm.rows.bound import BoundTable
-from obmm.rows.errors import bad_id, refused, republished
+from obmm.rows.errors import bad_id, elsewhere, over_its_input, refused, republished
 from obmm.rows.stats import GatherStats
 from obmm.rows.table import TableSpec
 
+Completion = tuple[Any, Any]
+"""A native function ``void (void *, const struct obmm_outcome *)`` and its first argument, called once by the thread that ended
+the gather (native/gather/gather.h)."""
 IdSpace = Literal["flat", "local"]
 Invalid = Literal["error", "zero"]
 Faulty = Literal["error", "zero"]
@@ -37,7 +42,7 @@ _INT64 = np.dtype(np.int64)
 _ID_BYTES = {np.dtype(np.int32): 4, _INT64: 8}
 
 
-class Requests:
+class Requests(Owner):
     """Gathers ``(table, ids, out)`` with everything that must live while they run."""
 
     __slots__ = ("_bound", "_failed", "_kept", "_stats", "_words", "array", "count", "each", "outcomes")
@@ -50,6 +55,7 @@ class Requests:
         invalid: Invalid,
         faulty: Faulty = "error",
         recheck: bool = False,
+        then: Sequence[Completion | None] = (),
     ) -> None:
         if id_space not in _SPACES or invalid not in _INVALID or faulty not in _FAULTY:
             raise refused(
@@ -71,6 +77,10 @@ class Requests:
                 self._map_failures(self.array[i])
             if recheck:
                 self.array[i].recheck = bound.memory.recheck
+        for request, after in zip(self.array, then, strict=False):
+            if after is not None:
+                request.then = {"call": after[0], "context": ffi.cast("void *", after[1])}
+        self._kept.append(then)
         self.each = [self.outcomes[i] for i in range(self.count)]
         self._words: memoryview | None = None
 
@@ -105,14 +115,13 @@ class Requests:
             )
         count = ids.size
         held = ffi.from_buffer(ids)
-        request.ids = held
-        request.id_bytes = width
-        request.count = count
+        target, kept = _target(request, out, count, bound.spec)
+        aim(request, held, width, count, target)
         if invalid:
             request.invalid = invalid
         if local or bound.columns is not None:
             bound.fill_columns(request, ids.shape[-1] if ids.ndim else 1, local)
-        self._kept += (held, _aim(request, out, count, bound.spec))
+        self._kept += (held, kept)
 
     def _map_failures(self, request: Any) -> None:
         """Let the gather go on past rows that it cannot read, and say which."""
@@ -160,10 +169,16 @@ class Requests:
                 column = outcome.bad_index % request.columns
                 limit = request.head_offsets[column + 1] - request.head_offsets[column]
             return bad_id(spec.table_id, limit, outcome.bad_index, outcome.bad_id)
+        if status == -errno.EINVAL:
+            return over_its_input()
         if status == -errno.EFAULT:
             fault = outcome.fault
             what = f"gather from table {spec.table_id!r}"
-            error = memory.fault(what, fault.address, guard.fault_kind(fault.signo), fault.code)
+            kind = guard.fault_kind(fault.signo)
+            lowest = memory.version_address or (0 if memory.fetch else memory.address)
+            if not lowest <= fault.address < memory.address + memory.nbytes:
+                return elsewhere(what, kind, fault.code)
+            error = memory.fault(what, fault.address, kind, fault.code)
             error.failed_rows = self._failed_rows(index)
             return error
         if status == -errno.ESTALE:
@@ -188,19 +203,18 @@ def _as_array(name: str, given: Any, convert: Callable[[Any], np.ndarray[Any, An
         ) from error
 
 
-def _aim(request: Any, out: Any, count: int, spec: TableSpec) -> Any:
-    """Point the request at `out`; what must be kept alive for it."""
+def _target(request: Any, out: Any, count: int, spec: TableSpec) -> tuple[Any, Any]:
+    """Where in `out` the rows of `request` go, and what must be kept alive for it."""
     need = count * spec.row_bytes
     if isinstance(out, tuple):
         address, length = _place(out)
         if length != need:
             raise _wrong_size(length, count, spec)
-        request.out = ffi.cast("uint8_t *", address)
-        return None
+        return ffi.cast("uint8_t *", address), None
     if not isinstance(out, np.ndarray) and hasattr(out, "__dlpack__"):
         out = _as_array("out", out, np.from_dlpack)
     if isinstance(out, np.ndarray) and not out.flags.c_contiguous:
-        return _aim_strided(request, out, count, spec)
+        return _strided(request, out, count, spec)
     try:
         held = ffi.from_buffer(_BYTES, out, require_writable=True)
         if holds_objects(out):
@@ -209,8 +223,7 @@ def _aim(request: Any, out: Any, count: int, spec: TableSpec) -> Any:
         raise refused(f"out: {error}", "a writable, contiguous buffer, or (address, length)") from error
     if len(held) != need:
         raise _wrong_size(len(held), count, spec)
-    request.out = held
-    return held
+    return held, held
 
 
 def _place(out: tuple[Any, ...]) -> tuple[int, int]:
@@ -222,7 +235,7 @@ def _place(out: tuple[Any, ...]) -> tuple[int, int]:
     raise refused(f"out={out!r}", "(address, length) of writable memory, two integers")
 
 
-def _aim_strided(request: Any, out: np.ndarray[Any, Any], count: int, spec: TableSpec) -> Any:
+def _strided(request: Any, out: np.ndarray[Any, Any], count: int, spec: TableSpec) -> tuple[Any, Any]:
     """Rows of bytes at a constant distance: ``buffer[:, :row_bytes]``."""
     row = out.shape[-1] * out.itemsize if out.ndim else 0
     if (
@@ -239,8 +252,7 @@ def _aim_strided(request: Any, out: np.ndarray[Any, Any], count: int, spec: Tabl
             f"contiguous bytes, or [{count}, {spec.row_bytes}] bytes with any row stride",
         )
     request.out_stride = out.strides[0]
-    request.out = ffi.cast("uint8_t *", out.ctypes.data)
-    return out
+    return ffi.cast("uint8_t *", out.ctypes.data), out
 
 
 def _wrong_size(length: int, count: int, spec: TableSpec) -> ObmmError:

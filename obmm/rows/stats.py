@@ -11,10 +11,13 @@ from typing import Any
 class GatherStats:
     """Counters of gathers that have ended.  Pass one as ``stats=`` to have a call's numbers added to it too.
 
-    `ids` were asked for, `rows` of them read from the table, `hot_rows` taken from its hot-row cache, `zero_rows` given as
-    zeros without a read; the rest were repeats that were copied.  `seconds` adds up the gathers' own times, which overlap when they run in the background.
-    The last four count gathers that failed: an id was `refused`, the memory faulted, it was published meanwhile, or the
-    gather was abandoned.
+    `gathers` ended; `ids` were asked for, `rows` of them read from the table (`bytes` in all), `hot_rows` taken from its
+    hot-row cache, `zero_rows` given as zeros without a read; the rest were repeats that were copied.  `seconds` adds up the
+    gathers' own times, which overlap when they run in the background.  The last four count gathers that failed: an id was
+    `refused`, the memory faulted (`faults`), it was published meanwhile (`stale`), or the gather was abandoned (`cancelled`).
+
+    >>> obmm.rows.GatherStats(ids=3).as_dict()["ids"]
+    3
     """
 
     gathers: int = 0
@@ -30,10 +33,11 @@ class GatherStats:
     cancelled: int = 0
 
     def as_dict(self) -> dict[str, int | float]:
+        """All of them by name, ready for JSON."""
         return asdict(self)
 
     def add_totals(self, totals: Any, row_bytes: int) -> None:
-        """Add a ``struct obmm_totals``."""
+        """Between rooms: add a ``struct obmm_totals``."""
         self.gathers += totals.gathers
         self.ids += totals.ids
         self.rows += totals.rows_read
@@ -47,7 +51,7 @@ class GatherStats:
         self.cancelled += totals.cancelled
 
     def add_outcome(self, outcome: Any, ids: int, row_bytes: int) -> None:
-        """Add a ``struct obmm_outcome`` that ended well."""
+        """Between rooms: add a ``struct obmm_outcome`` that ended well."""
         self.gathers += 1
         self.ids += ids
         self.rows += outcome.rows_read

@@ -4,56 +4,53 @@
 from __future__ import annotations
 
 import errno
-import secrets
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from types import MappingProxyType, TracebackType
+from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm import guard
 from obmm._native import lib
 from obmm.arguments import seconds, whole
-from obmm.closing import close_on_exit
+from obmm.driver.abi import Cache
 from obmm.errors import StaleHandleError
-from obmm.mapping import Mapping
-from obmm.region import Access, Region
-from obmm.rows import canary
+from obmm.mapping.native_rows import row_numbers
+from obmm.region.region import Access
 from obmm.rows.bound import BoundTable
-from obmm.rows.engine import GatherEngine, default_engine
+from obmm.rows.engine import EXPECTED, GatherEngine, default_engine
 from obmm.rows.errors import late, outdated, refuse_threads, refused
-from obmm.rows.heartbeat import INTERVAL, Heartbeat
 from obmm.rows.hot import HotRows, wanted
 from obmm.rows.manifest import Manifest
-from obmm.rows.mapped import MappedMemory
 from obmm.rows.memory import RowMemory
+from obmm.rows.owner import OwnerSide
 from obmm.rows.pages import is_huge
 from obmm.rows.planner import Plan, default_plan, measure
 from obmm.rows.prepared import PreparedGather, PreparedStep, prepared_gather
 from obmm.rows.probe import ProbeTicket
 from obmm.rows.pulse import Pulse
-from obmm.rows.requests import Faulty, IdSpace, Invalid, Requests
+from obmm.rows.requests import Completion, Faulty, IdSpace, Invalid, Requests
+from obmm.rows.sources import Source, manifest_of, memory_of
 from obmm.rows.stats import GatherStats
-from obmm.rows.table import TableId, TableSpec
+from obmm.rows.table import TableId
 from obmm.rows.ticket import Ticket, submit
-from obmm.window import Cache
 
 _gather = lib.obmm_engine_gather
 
-Source = Mapping | RowMemory | Sequence[Region]
 Verify = Literal["canary", "header", "none"]
 
 
-class RowStore:
+class RowStore(OwnerSide):
     """Tables of byte rows in mapped memory.  Made by `attach`; any number of threads.
 
     A gather copies rows by number into a buffer of the caller: ids are checked before anything is read, the interpreter
     lock is released, nothing is allocated in the native call, and a fault of the memory is `RemoteMemoryError`, not the
     end of the process.  The bytes are of one publication, or `StaleHandleError`; on a cacheable import, whose caches no
     owner can reach, `check_generation` after the gather says so.
+
+    Every gather takes the options of `gather_into`, with its ObmmArgumentError before anything is read; parts of a store
+    (`column_slice`, `id_range`) refuse with it what only the whole can.  `obmm.rows` has an example of each call.
     """
 
     def __init__(
@@ -84,7 +81,7 @@ class RowStore:
         cache: Cache | None = None,
         hot_rows: int | dict[TableId, int] = 0,
     ) -> Self:
-        """A store over `source`: a mapping, a sequence of regions that hold the payload in order (mapped here, at
+        """A store over `source`: a mapping or a strip, a sequence of regions that hold the payload in order (mapped here, at
         consecutive addresses), or another `RowMemory`.
 
         `manifest`: as published.  `verify`: "canary" compares header and canary rows with it, "header" the header only,
@@ -92,16 +89,16 @@ class RowStore:
         `hot_rows`: how many rows of each table to keep in local memory (`HOT_ROWS` is the usual number), for a slow fabric
         and rows that recur; `explain` says whether it pays.  Not for memory without a region header.
 
-        StaleHandleError, CanaryError: the memory is not what the manifest describes.  A failed attach leaves nothing
-        mapped.
+        `engine`: whose threads gather.  `access` and `cache` as for `Region.map`.  StaleHandleError, CanaryError: the memory
+        is not what the manifest describes.  A failed attach leaves nothing mapped.
         """
         began = time.perf_counter()
-        described = _manifest_of(manifest)
-        memory = _memory_of(source, access, cache)
+        described = manifest_of(manifest)
+        memory = memory_of(source, access, cache)
         try:
             memory.check()
             hot = wanted(hot_rows, described.tables, memory)
-            huge = is_huge(memory.address, memory.nbytes)
+            huge = not memory.fetch and is_huge(memory.address, memory.nbytes)
             tables = {spec.table_id: BoundTable(spec, memory, huge=huge) for spec in described.tables}
             for table_id, rows in hot.items():
                 tables[table_id].keep_hot(rows)
@@ -136,7 +133,7 @@ class RowStore:
         within their column's head.  `invalid` "zero": an id outside its table gives zero bytes; "error": it refuses
         everything.  `faulty` "error": the first load that faults ends the gather; "zero": a row that cannot be read becomes
         zero bytes, the others are read, and the error's `failed_rows` says which.  `deadline`: seconds.  `threads`: 0
-        leaves it to the plan.
+        leaves it to the plan.  `stats`: counts there too.
 
         ObmmArgumentError: nothing was read.  RemoteMemoryError (without `failed_rows`), StaleHandleError,
         GatherDeadlineError: `out` holds unspecified bytes, and after the last it is still written to for a while.
@@ -153,20 +150,13 @@ class RowStore:
                 raise late(table, deadline)
             return ticket.result()
         rows: int = _gather(self._engine.pointer, requests.array, threads, requests.outcomes)
-        if rows == -errno.EUNATCH:
-            guard.verify()
-            rows = _gather(self._engine.pointer, requests.array, threads, requests.outcomes)
         return rows if rows >= 0 and stats is None else requests.finish()
 
     def gather(self, table: TableId, ids: Any, **options: Any) -> NDArray[np.uint8]:
-        """`gather_into` a new array ``[*ids.shape, row_bytes]``; `ids` may be a list."""
-        numbers = np.asarray(ids)
-        if numbers.dtype not in (np.int32, np.int64):
-            if numbers.size and numbers.dtype.kind not in "iu":
-                raise refused(f"ids of dtype {numbers.dtype}", "whole numbers")
-            numbers = numbers.astype(np.int64)
+        """`gather_into` a new array ``[*ids.shape, row_bytes]``, with its `options` and errors; `ids` may be a list."""
+        numbers = row_numbers(ids)
         out = np.empty((*numbers.shape, self._table(table).spec.row_bytes), np.uint8)
-        self.gather_into(table, np.ascontiguousarray(numbers), out, **options)
+        self.gather_into(table, numbers, out, **options)
         return out
 
     def prepare(
@@ -179,9 +169,8 @@ class RowStore:
         invalid: Invalid = "error",
         faulty: Faulty = "error",
     ) -> PreparedGather:
-        """The same gather again and again, for buffers that do not move: a call costs one native call.
-
-        The ids are read anew each time.
+        """`gather_into` again and again, for buffers that do not move: one native call each time, which reads the ids
+        anew.
         """
         requests = Requests([(self._table(table), ids, out)], None, id_space, invalid, faulty)
         return prepared_gather(self._engine, self._memory, requests)
@@ -194,14 +183,19 @@ class RowStore:
         invalid: Invalid = "error",
         faulty: Faulty = "error",
         recheck: bool = False,
+        then: Sequence[Completion | None] = (),
     ) -> PreparedStep:
-        """The same `submit_many` again and again, for the buffers of a step that do not move.
+        """The same `submit_many` again and again, for buffers that do not move, of all `gathers` (as `gather_into`); `then`: see `Completion`.
 
         `recheck`: on a cacheable import a gather is done when `check_generation` has confirmed it, in the background: one
         UPDATE_RANGE for all that were read by then.  StaleHandleError from its ticket if the owner has published.
         """
         bound = [(self._table(table), ids, out) for table, ids, out in gathers]
-        return PreparedStep(self._engine, self._memory, Requests(bound, None, id_space, invalid, faulty, recheck))
+        return PreparedStep(self._engine, self._memory, Requests(bound, None, id_space, invalid, faulty, recheck, then))
+
+    def expect(self, within: float = EXPECTED) -> None:
+        """A gather comes `within` so many seconds: the engine's workers wake up now, see `GatherEngine.expect`."""
+        self._engine.expect(within)
 
     def submit(
         self,
@@ -215,7 +209,7 @@ class RowStore:
         threads: int = 0,
         stats: GatherStats | None = None,
     ) -> Ticket:
-        """Start `gather_into` in the background.  `ids` and `out` are used by reference until the ticket is done."""
+        """`gather_into` in the background, with its arguments; `ids` and `out` are used until the ticket is done."""
         self._memory.check()
         requests = Requests([(self._table(table), ids, out)], stats, id_space, invalid, faulty)
         return self._submit(requests, threads)[0]
@@ -230,9 +224,9 @@ class RowStore:
         order: Literal["as_given"] = "as_given",
         threads: int = 0,
     ) -> Sequence[Ticket]:
-        """Start several gathers ``(table, ids, out)`` in one native call, first one first -> a ticket for each.
+        """Start several `requests` ``(table, ids, out)`` in one native call, in this `order` -> a ticket for each.
 
-        All ids of all of them are checked before anything is read.
+        All ids are checked before anything is read; options as for `gather_into`.
         """
         if order != "as_given":
             raise refused(f"order={order!r}", "'as_given'")
@@ -241,11 +235,11 @@ class RowStore:
         return self._submit(Requests(gathers, None, id_space, invalid, faulty), threads) if gathers else ()
 
     def read_row(self, table: TableId, row: int) -> bytes:
-        """One row, guarded; for debugging."""
+        """One `row` of `table`, guarded; for debugging.  Errors as for `gather_into`."""
         return self.gather(table, [row]).tobytes()
 
     def view(self, table: TableId) -> NDArray[np.uint8]:
-        """The rows as a read-only array ``[n_rows, row_bytes]``, without a copy and *without* a guard."""
+        """The rows of `table` as a read-only array ``[n_rows, row_bytes]``, without a copy and *without* a guard."""
         spec = self._table(table).spec
         if spec.rows_per_segment:
             raise refused(f"a view of table {table!r} in slot mode", "gather its rows")
@@ -280,60 +274,6 @@ class RowStore:
             raise refused(f"rows [{low}, {high})", "0 <= low <= high", "7.4")
         return self._subset({table_id: bound.subset(None, low, high, 0) for table_id, bound in self._bound.items()})
 
-    # --- owner side -----------------------------------------------------------------------------------------------
-
-    def populate(self, table: TableId, rows: Any, at: int = 0) -> None:
-        """Owner side: write rows ``[n, row_bytes]`` (any type whose rows have that many bytes) from row `at` on.
-
-        From the first call on readers get StaleHandleError, until `publish`.
-        """
-        spec = self._table(table).spec
-        at = whole("POPULATE", "at", at)
-        data = np.ascontiguousarray(rows)
-        if data.dtype.hasobject:
-            raise refused(f"rows of dtype {data.dtype}", "numbers, or bytes")
-        data = data.reshape(data.shape[0], -1).view(np.uint8) if data.size else np.empty((0, spec.row_bytes), np.uint8)
-        if data.shape[1] != spec.row_bytes or at < 0 or at + len(data) > spec.n_rows:
-            raise refused(
-                f"{len(data)} rows of {data.shape[1]} bytes at {at} into table {table!r} of {spec.n_rows} rows of "
-                f"{spec.row_bytes}",
-                "rows of exactly row_bytes, inside the table",
-            )
-        self._memory.begin()
-        for low, high in _runs(spec, at, at + len(data)):
-            self._write_run(spec, low, data[low - at : high - at])
-
-    def publish(self, **model: Any) -> Manifest:
-        """Owner side: choose canary rows, write everything back, content version + 2 -> the manifest for readers.
-
-        `model`: entries to add to the manifest, see `Manifest.model`.
-        """
-        if self._is_subset:
-            raise refused("publish() of a subset", "publish the whole store")
-        self._memory.begin()
-        generation = self._memory.version() + 1 if self._memory.version_address else self.manifest.generation + 2
-        rows = {table_id: canary.choose(spec, secrets.randbits(32)) for table_id, spec in self.tables.items()}
-        manifest = replace(
-            self.manifest,
-            generation=generation,
-            segments=tuple({"ordinal": i, "bytes": size} for i, size in enumerate(self._memory.segments)),
-            canary={table_id: canary.sums(ids, self._read_rows(table_id, ids)) for table_id, ids in rows.items()},
-            model={**self.manifest.model, **model},
-        )
-        text = manifest.to_json()
-        self._memory.commit(len(self.tables), manifest.sha256, len(text))
-        self.manifest = manifest
-        return manifest
-
-    def heartbeat(self, interval: float = INTERVAL) -> Heartbeat:
-        """Owner side: count in the header every `interval` seconds until closed, so that readers notice when it ends.
-
-        For non-cacheable regions; leases do as much for cacheable ones (Engram specification 5.3).
-        """
-        if self._is_subset:
-            raise refused("heartbeat() of a subset", "of the whole store")
-        return Heartbeat(self._memory, interval)
-
     # --- health and description -----------------------------------------------------------------------------------
 
     @property
@@ -359,6 +299,7 @@ class RowStore:
 
     @property
     def engine(self) -> GatherEngine:
+        """Whose threads gather."""
         return self._engine
 
     def generation(self) -> int:
@@ -367,7 +308,7 @@ class RowStore:
         On a cacheable import this is what the host's caches hold, which `check_generation` renews.  StaleHandleError
         there when it is not the attached publication: rows in the caches may be older than the header.
         """
-        version = self._memory.version() if self._memory.version_address else self.manifest.generation
+        version = self._memory.version() if self._memory.versioned else self.manifest.generation
         cached = self._memory.cached_version
         if cached and cached[0] not in (0, version):
             raise outdated(int(cached[0]), version)
@@ -391,11 +332,11 @@ class RowStore:
         return self._memory.alive and not (self._pulse is not None and self._pulse.lost())
 
     def refresh(self, manifest: Manifest | bytes | str | dict[str, Any], *, verify: Verify = "canary") -> None:
-        """Reader side: go on with a new publication of the same tables.
+        """Reader side: go on with a new publication of the same tables: its `manifest`; `verify` as for `attach`.
 
         What is cached of the old one is dropped first (Engram specification 10-18).  MappingBusyError while views live.
         """
-        described = _manifest_of(manifest)
+        described = manifest_of(manifest)
         if self._is_subset or described.tables != self.manifest.tables:
             raise refused("other tables than before, or a subset", "attach a new store", "5.4")
         self._memory.check()
@@ -455,14 +396,6 @@ class RowStore:
             self._pulse.settle()
         self._memory.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        close_on_exit(self, error)
-
     def __repr__(self) -> str:
         return f"<RowStore {len(self._bound)} tables, {self.path}, on {self.backend}>"
 
@@ -471,7 +404,7 @@ class RowStore:
     def _table(self, table: TableId) -> BoundTable:
         try:
             return self._bound[table]
-        except KeyError:
+        except (KeyError, TypeError):
             raise refused(f"table {table!r}", f"one of {list(self._bound)}") from None
 
     def _submit(self, requests: Requests, threads: int) -> list[Ticket]:
@@ -495,7 +428,7 @@ class RowStore:
             if cached:
                 cached[0] = self._memory.version()
             return
-        version = self._memory.version() if self._memory.version_address else self.manifest.generation
+        version = self._memory.version() if self._memory.versioned else self.manifest.generation
         digest = self._memory.header_digest()
         if version != self.manifest.generation or (any(digest) and digest != self.manifest.sha256):
             raise StaleHandleError(
@@ -514,48 +447,3 @@ class RowStore:
     def _plan(self, measured: bool) -> None:
         for table_id, bound in self._bound.items():
             self._plans[table_id] = measure(bound, self._engine) if measured else default_plan(bound)
-
-    def _read_rows(self, table: TableId, ids: Iterable[int]) -> NDArray[np.uint8]:
-        """Owner side, while the version is odd: rows without the sequence lock."""
-        spec = self.tables[table]
-        rows = [self._memory.read(spec.offset_of(int(row)), spec.row_bytes) for row in ids]
-        return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, spec.row_bytes)
-
-    def _write_run(self, spec: TableSpec, row: int, data: NDArray[np.uint8]) -> None:
-        if spec.row_stride == spec.row_bytes:
-            self._memory.write(spec.offset_of(row), data)
-            return
-        step = max(1, (4 << 20) // spec.row_stride)
-        for at in range(0, len(data), step):
-            part = data[at : at + step]
-            padded = np.zeros((len(part), spec.row_stride), np.uint8)
-            padded[:, : spec.row_bytes] = part
-            last = spec.row_stride - spec.row_bytes
-            self._memory.write(spec.offset_of(row + at), padded.reshape(-1)[: padded.size - last])
-
-
-def _manifest_of(manifest: Manifest | bytes | str | dict[str, Any]) -> Manifest:
-    if isinstance(manifest, Manifest):
-        return manifest
-    return Manifest.from_json(manifest) if isinstance(manifest, bytes | str) else Manifest.from_dict(manifest)
-
-
-def _memory_of(source: Source, access: Access, cache: Cache | None) -> RowMemory:
-    if isinstance(source, Mapping):
-        return MappedMemory([source], owned=False)
-    if isinstance(source, Sequence):
-        if not source or not all(isinstance(region, Region) for region in source):
-            raise refused(f"source={source!r:.60}", "at least one region, or a mapping", "5.2")
-        return MappedMemory.side_by_side(source, access, cache)
-    if not hasattr(source, "version_address"):
-        raise refused(f"source={source!r:.60}", "a mapping, a list of regions, or another RowMemory", "13.2")
-    return source
-
-
-def _runs(spec: TableSpec, low: int, high: int) -> Iterable[tuple[int, int]]:
-    """Row ranges that lie in one piece: everything, or segment by segment in slot mode."""
-    slots = spec.rows_per_segment or max(high, 1)
-    while low < high:
-        end = min(high, (low // slots + 1) * slots)
-        yield low, end
-        low = end

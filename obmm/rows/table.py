@@ -24,7 +24,16 @@ class TableSpec:
     ``base_offset + (i // rows_per_segment) * segment_bytes + (i % rows_per_segment) * row_stride``.  `row_stride` 0
     means `row_bytes` rounded up to 8.  `head_offsets` has the first flat row of each column's head, for ids that are
     local to their head.  `neutral_zero`: an all-zero row set leaves the model's hidden state as it was.  `dtype`,
-    `values` and `scale_layout` describe a row for whoever decodes it; this package moves bytes only.
+    `values` and `scale_layout` describe a row for the code that decodes it; this package moves bytes only.
+
+    `table_id` names it, `n_rows` of `row_bytes` bytes each.  `layer_id` and `checksum` are for readers.  ObmmArgumentError
+    for numbers that cannot be.
+
+    >>> spec = obmm.rows.TableSpec("words", n_rows=100, row_bytes=60, base_offset=4096)
+    >>> spec.end, spec.nbytes, spec.offset_of(2)
+    (10492, 6000, 4224)
+    >>> obmm.rows.TableSpec.from_manifest(spec.to_manifest()) == spec
+    True
     """
 
     table_id: TableId

@@ -7,9 +7,9 @@ import errno
 import platform
 import time
 
-from obmm import guard
 from obmm._native import ffi, lib
 from obmm.arguments import seconds
+from obmm.closing import Owner
 from obmm.errors import ClosedError, ObmmError
 from obmm.rows.engine import TICKETS, GatherEngine
 from obmm.rows.errors import late, refused
@@ -21,8 +21,11 @@ _LOADS_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 _SLICE = 0.1  # seconds between two looks at Python's signal handlers
 
 
-class Ticket:
-    """One submitted gather.  It keeps ids, output and tables alive until the gather has come back, abandoned or not."""
+class Ticket(Owner):
+    """One submitted gather.  It keeps ids, output and tables alive until the gather has come back, abandoned or not.
+
+    Made by `RowStore.submit`.  ClosedError once it was given up.
+    """
 
     __slots__ = ("_engine", "_index", "_number", "_open", "_ready_at", "_requests", "_words")
 
@@ -40,7 +43,7 @@ class Ticket:
         return not self._open or self._collect(0)
 
     def ready(self, version: int) -> bool:
-        """Whether it has ended well, with rows of this content version (or of memory that carries none).
+        """Whether it has ended well, with rows of this content `version` (or of memory that carries none).
 
         One load: no call, no lock, and no other Python thread is let in.
         """
@@ -66,10 +69,10 @@ class Ticket:
         return True
 
     def result(self, timeout: float | None = None) -> int:
-        """Wait, then the rows that were read.
+        """Wait at most `timeout` seconds, then the rows that were read.
 
-        RemoteMemoryError: a load faulted.  StaleHandleError: published meanwhile.  GatherDeadlineError: `timeout`
-        passed, the gather still runs.  ClosedError: the memory was closed, or the gather abandoned.
+        RemoteMemoryError: a load faulted.  StaleHandleError: published meanwhile.  GatherDeadlineError: `timeout` passed, the
+        gather still runs.  ClosedError: the memory was closed, or the gather abandoned.
         """
         if self._open and not self.wait(timeout):
             raise late(self._requests.spec(self._index).table_id, timeout or 0.0)
@@ -86,7 +89,7 @@ class Ticket:
         return float(self._requests.each[self._index].nanoseconds) * 1e-9
 
     def abandon(self) -> None:
-        """Nobody will ask for the result.  The gather ends at its next chunk; `out` may be written until `done`."""
+        """Abandon the result.  The gather ends at its next chunk; `out` may be written until `done`."""
         if self._open:
             lib.obmm_ticket_abandon(self._engine.pointer, self._number)
 
@@ -114,20 +117,16 @@ def submit(engine: GatherEngine, requests: Requests, threads: int) -> list[Ticke
     engine.reap()
     n = requests.count
     tickets, bad = ffi.new("uint64_t[]", n), ffi.new("unsigned int *")
-    arguments = (engine.pointer, requests.array, n, threads, requests.outcomes, tickets, bad)
     try:
-        result = lib.obmm_engine_submit(*arguments)
-        if result == -errno.EUNATCH:
-            guard.verify()
-            result = lib.obmm_engine_submit(*arguments)
+        result = lib.obmm_engine_submit(engine.pointer, requests.array, n, threads, requests.outcomes, tickets, bad)
         if not result:
             return [Ticket(engine, tickets[i], requests, i) for i in range(n)]
     except BaseException:
-        # an interrupt between the call and the tickets: native threads use the requests, and nobody holds them
+        # an interrupt between the call and the tickets: native threads use the requests, and no Python object holds them
         for number in tickets:
             engine.let_go(number, requests)
         raise
-    if result == -errno.ERANGE:
+    if result in (-errno.ERANGE, -errno.EFAULT, -errno.EINVAL):
         raise requests.failure(bad[0])
     if result == -errno.ESHUTDOWN:
         raise ClosedError.of(engine)

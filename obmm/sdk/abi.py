@@ -148,7 +148,11 @@ LAYOUT: Final[dict[str, tuple[int, int, dict[str, int]]]] = {
 
 
 class Flag(IntFlag):
-    """Flags of shared objects and leases (4.2)."""
+    """Flags of shared objects and leases (4.2).
+
+    >>> int(obmm.sdk.Flag.WITH_LOCK)
+    1
+    """
 
     CACHE = 0x0
     WITH_LOCK = 0x1

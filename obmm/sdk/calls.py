@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from obmm.closing import Owner
 from obmm.sdk import arguments
 from obmm.sdk.abi import MAX_NAME, FaultKind, Flag, ffi
 from obmm.sdk.codes import Code
@@ -35,11 +36,15 @@ _CONNECTING: Final = frozenset(
 )  # whatever else these answer, there is a connection then (5)
 
 
-class Calls:
+class Calls(Owner):
     """The SDK's functions.  Arguments are checked here with the library's rules, before the call.
 
     Any thread may call; unmap, set_ownership and locks of one object exclude each other (15 rule 5).  Calls wait for
     the daemon without cancellation, up to MXM_CHANNEL_TIMEOUT seconds (60).
+
+    `name` and `region` are those of the cluster, `size` and `address` in bytes, `prot` 0 none, 1 read, 3 read and write, `mode`
+    permission bits, `flags` of `Flag`, `wait` in seconds.  SdkArgumentError before, SdkError after a call; SdkLibraryError for
+    a function that the library lacks.  Example: `obmm.sdk`.
     """
 
     def __init__(self, library: Library) -> None:
@@ -61,7 +66,9 @@ class Calls:
         self._call("initialize", self._raw.ubsmem_initialize, options)
 
     def finalize(self) -> None:
-        """Close the connection: the daemon takes everything back that this process still has.  Unmap and free first."""
+        """Between rooms: `Session.close` does it.  Close the connection: the daemon takes back what this process still
+        has.
+        """
         self._call("finalize", self._raw.ubsmem_finalize)
         self.connected = False
 
@@ -74,12 +81,12 @@ class Calls:
             return 60.0
 
     def set_logger_level(self, level: int) -> None:
-        """0 debug (the library's own default, on stdout) .. 4 critical (nothing)."""
+        """`level` 0 debug (the library's own default, on stdout) .. 4 critical (nothing)."""
         arguments.check_log_level(level)
         self._call("set_logger_level", self._raw.ubsmem_set_logger_level, level, level=level)
 
     def set_logger(self, logger: Any) -> None:
-        """Send the library's log to `logger`, a cffi ``ubsmem_logger_func`` that must live for ever and never raise."""
+        """Between rooms: send the library's log to `logger`, a cffi ``ubsmem_logger_func`` that lives for ever."""
         self._call("set_logger", self._raw.ubsmem_set_extern_logger, logger)
 
     # --- regions -----------------------------------------------------------------------------------------------------
@@ -132,6 +139,7 @@ class Calls:
         """
         arguments.check_name("allocate", region)
         arguments.check_object("allocate", name, size, flags)
+        arguments.check_mode("allocate", mode)
         self._call(
             "allocate",
             self._raw.ubsmem_shmem_allocate,
@@ -158,10 +166,11 @@ class Calls:
         flags: int = Flag.CACHE,
         wait: float = 0.0,
     ) -> None:
-        """As `allocate`, with memory of exactly this host; every node of the cluster may attach."""
+        """As `allocate`, with memory of exactly the host of `provider`; every node of the cluster may attach."""
         function = self._optional("ubsmem_shmem_allocate_with_provider")
         arguments.check_host("allocate_with_provider", provider.host)
         arguments.check_object("allocate_with_provider", name, size, flags)
+        arguments.check_mode("allocate_with_provider", mode)
         wanted = ffi.new("ubs_mem_provider_t *")
         wanted.host_name = provider.host.encode()
         wanted.socket_id, wanted.numa_id, wanted.port_id = provider.socket_id, provider.numa_id, provider.port_id
@@ -182,7 +191,7 @@ class Calls:
         )
 
     def deallocate(self, name: str, *, wait: float = 0.0) -> None:
-        """Delete the object: its creator only (uid and gid), and only while nobody maps it."""
+        """Delete the object: its creator only (uid and gid), and only while it is not mapped."""
         arguments.check_name("deallocate", name)
         self._call("deallocate", self._raw.ubsmem_shmem_deallocate, _c(name), wait=wait, name=name)
 
@@ -294,7 +303,7 @@ class Calls:
     def lease_malloc_with_location(
         self, size: int, location: Location, *, flags: int = Flag.CACHE, wait: float = 0.0
     ) -> int:
-        """As `lease_malloc`, from the given lender."""
+        """As `lease_malloc`, from the lender at `location`."""
         function = self._optional("ubsmem_lease_malloc_with_location")
         arguments.check_lease("lease_malloc_with_location", size, flags)
         place = ffi.new("ubs_mem_location_t *")
@@ -333,8 +342,7 @@ class Calls:
         return int(out[0])
 
     def register_faults(self, callback: Any) -> None:
-        """Call `callback` (a cffi ``shmem_faults_func`` that lives for ever and never raises) on faults, on a thread of
-        the library's.  The last one wins and cannot be taken back."""
+        """Between rooms: `Session.faults` does it.  `callback`: a cffi ``shmem_faults_func`` that lives for ever."""
         self._call("register_faults", self._optional("ubsmem_shmem_faults_register"), callback)
 
     # --- stand-in only -----------------------------------------------------------------------------------------------
@@ -387,7 +395,7 @@ class Calls:
             if not self._passes(code, now - attempt) or now - start + _PAUSE_SECONDS > wait:
                 seen = facts(self, operation, code, now - start, fields)
                 raise SdkError.answered(operation, code, now - start, str(self.library), seen, **fields)
-            time.sleep(_PAUSE_SECONDS)  # the daemon tells nobody when a name is free again
+            time.sleep(_PAUSE_SECONDS)  # the daemon does not report when a name is free again
 
     def _passes(self, code: int, seconds: float) -> bool:
         """Whether waiting helps: a busy name, or a lost connection.  A time-out's work may have been done (15 rule 9)."""

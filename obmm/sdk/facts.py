@@ -36,7 +36,7 @@ def facts(calls: Calls, operation: str, code: int, elapsed: float, given: Mappin
 
 
 def entrance(standin: bool) -> str:
-    """What must exist before a connection can be made: the daemon's socket, or a stand-in's; empty if nobody named one."""
+    """What must exist before a connection can be made: the daemon's socket, or a stand-in's; empty if none was named."""
     if not standin:
         return DAEMON_SOCKET
     folder = os.environ.get("OBMM_SDK_STANDIN", "")

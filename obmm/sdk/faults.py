@@ -8,21 +8,25 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from obmm.closing import Owner
 from obmm.sdk.abi import FaultKind, ffi
 from obmm.sdk.calls import Calls, fault_kind
 
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """A fault of the object `name`; `at` is time.monotonic() of its report."""
+    """A fault of the object `name`, of that `kind`; `at` is time.monotonic() of its report."""
 
     name: str
     kind: FaultKind | int
     at: float
 
 
-class FaultEvents:
-    """Faults that were reported to this process, oldest first.  Any thread may read; each event is read once."""
+class FaultEvents(Owner):
+    """Faults that were reported to this process, oldest first.  Any thread may read; each event is read once.
+
+    Made by `Session.faults`.
+    """
 
     def __init__(self, calls: Calls) -> None:
         calls.register_faults(_on_fault)

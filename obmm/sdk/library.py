@@ -11,6 +11,7 @@ import stat
 import subprocess
 from typing import Any, Final
 
+from obmm.closing import Owner
 from obmm.sdk.abi import FUNCTIONS, MARKER, OPTIONAL, ffi
 from obmm.sdk.errors import SdkLibraryError
 from obmm.sdk.places import place
@@ -20,11 +21,13 @@ INSTALLED: Final = "/usr/local/ubs_mem/lib/libubsm_sdk.so"
 BARE: Final = "libubsm_sdk.so"
 
 
-class Library:
+class Library(Owner):
     """A loaded SDK library.  `raw` has its C functions as cffi sees them.
 
     `standin` is the stand-in's version text, or None for the real library; `missing` names the optional functions that
     this file lacks.
+
+    `path`: its file.  Made by `load`.
     """
 
     def __init__(self, path: str, raw: Any) -> None:
@@ -33,7 +36,7 @@ class Library:
         absent = {name for name in FUNCTIONS if not hasattr(raw, name)}
         if absent - OPTIONAL:
             raise SdkLibraryError(
-                errno.ENOEXEC, f"{path} is no ubs-mem SDK: it lacks {', '.join(sorted(absent - OPTIONAL))}"
+                errno.ENOEXEC, f"{path} is not a ubs-mem SDK: it lacks {', '.join(sorted(absent - OPTIONAL))}"
             )
         self.missing = frozenset(absent)
         self.standin: str | None = ffi.string(raw.ubsmem_standin_version()).decode() if hasattr(raw, MARKER) else None

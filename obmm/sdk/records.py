@@ -11,7 +11,7 @@ from obmm.sdk.abi import NO_PORT
 
 @dataclass(frozen=True, slots=True)
 class RegionHost:
-    """A host of a region.  With `affinity` it provides memory."""
+    """The host `name` of a region.  With `affinity` it provides memory."""
 
     name: str
     affinity: bool = False
@@ -19,7 +19,10 @@ class RegionHost:
 
 @dataclass(frozen=True, slots=True)
 class HostGroup:
-    """A region: hosts that may attach each other's memory.  `name` is empty in lookup_regions."""
+    """A region: hosts that may attach each other's memory.  `name` is empty in lookup_regions.
+
+    `hosts` are its members.
+    """
 
     hosts: tuple[RegionHost, ...]
     name: str = ""
@@ -27,7 +30,10 @@ class HostGroup:
 
 @dataclass(frozen=True, slots=True)
 class NumaMemory:
-    """Memory of one NUMA node of a host, bytes; `lend_ratio` in percent."""
+    """Memory of NUMA node `numa_id`, socket `socket_id`, of host `slot_id`: `total`, `free`, `borrowed` and `lent` bytes.
+
+    `lend_ratio` in percent.
+    """
 
     slot_id: int
     socket_id: int
@@ -41,7 +47,7 @@ class NumaMemory:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host of the cluster."""
+    """A host of the cluster: its `name`, and `numa`, the memory of its NUMA nodes."""
 
     name: str
     numa: tuple[NumaMemory, ...]
@@ -49,7 +55,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Who gives the memory of an object: a host, and optionally its socket, NUMA node and port."""
+    """Who gives the memory of an object: a host, and optionally its `socket_id`, `numa_id` and `port_id`."""
 
     host: str
     socket_id: int = NO_PORT
@@ -59,7 +65,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Who lends the memory of a lease."""
+    """Who lends the memory of a lease: host `slot_id`, and optionally its `socket_id`, `numa_id` and `port_id`."""
 
     slot_id: int
     socket_id: int = NO_PORT
@@ -69,7 +75,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class ObjectEntry:
-    """A shared object of the cluster; `size` in bytes as asked for."""
+    """The shared object `name` of the cluster; `size` in bytes as asked for."""
 
     name: str
     size: int
@@ -77,7 +83,7 @@ class ObjectEntry:
 
 @dataclass(frozen=True, slots=True)
 class ObjectUnits:
-    """The units of an object that is attached on this node: unit i holds bytes [i * unit, (i + 1) * unit).
+    """The units of object `name` of `size` bytes, attached on this node: unit i holds bytes [i * unit, (i + 1) * unit).
 
     `mem_ids` are this node's and die with the attachment (SDK specification 11).
     """
@@ -90,7 +96,7 @@ class ObjectUnits:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a stand-in has counted in this process: round trips to its daemon, memory system calls (12.1, 12.2).
+    """What a stand-in has counted in this process: `round_trips` to its daemon, memory `system_calls` (12.1, 12.2).
 
     The difference of two is the cost of what happened between them.
     """

@@ -8,30 +8,29 @@ import contextlib
 import errno
 import os
 import threading
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
 
-from obmm.closing import close_on_exit
-from obmm.errors import ClosedError, MappingBusyError, ObmmError
+from obmm.closing import Closing, refuse_if_busy, tell_of_forks
+from obmm.errors import MappingBusyError, ObmmError
 from obmm.sdk.abi import Flag
 from obmm.sdk.calls import Calls
 from obmm.sdk.codes import Code
 from obmm.sdk.errors import SdkError
 from obmm.sdk.facts import entrance, facts
 from obmm.sdk.faults import FaultEvents
+from obmm.sdk.lease import Lease
 from obmm.sdk.library import Library, load
 from obmm.sdk.records import Host, HostGroup, Location, ObjectEntry
-
-if TYPE_CHECKING:
-    from obmm.sdk.lease import Lease
-    from obmm.sdk.shared_object import SharedObject
+from obmm.sdk.shared_object import SharedObject
+from obmm.undisturbed import undisturbed
 
 
-class Session:
+class Session(Closing):
     """An initialised SDK library.  Made by `connect`; any number of threads.
 
     The library holds one connection per process, so there is one session per process at a time.  Closing it closes
     objects and leases first.  A forked child cannot use it: start workers by spawn.
+
+    `obmm.sdk` has an example of each call.
     """
 
     def __init__(self, library: Library) -> None:
@@ -45,8 +44,8 @@ class Session:
         self._open = True
         _refuse_missing_daemon(library, self.calls)
         try:
-            self.calls.initialize()
-        except SdkError:
+            undisturbed(self.calls.initialize)
+        except BaseException:
             self.calls.finalize()  # or a later finalize would not close the connection (5)
             raise
 
@@ -54,10 +53,6 @@ class Session:
     def kind(self) -> str:
         """``"real"`` or ``"stand-in"``: what every result must be labelled with."""
         return self.library.kind
-
-    @property
-    def closed(self) -> bool:
-        return not self._open
 
     @property
     def objects(self) -> tuple[SharedObject, ...]:
@@ -77,7 +72,7 @@ class Session:
         return self.calls.cluster()
 
     def local_host(self) -> Host:
-        """This host: the one with this node's slot id (8)."""
+        """This host: the one with this node's slot id (8). SdkError when the cluster does not list it."""
         self.check_open()
         slot = self.calls.local_slot()
         for host in self.calls.cluster():
@@ -106,17 +101,29 @@ class Session:
         flags: int = Flag.CACHE,
         wait: float = 0.0,
     ) -> Lease:
-        """Borrow `size` bytes (a multiple of 4 MiB) from `region`, or from the lender at `location`."""
-        from obmm.sdk.lease import Lease  # arrows point down: a lease knows its session
+        """Borrow `size` bytes (a multiple of 4 MiB) from `region`, or from the lender at `location`.
+
+        `flags` and `wait` (seconds) as for `SharedObject.create`.
+        """
 
         self.check_open()
-        if location is None:
-            address = self.calls.lease_malloc(size, region=region, flags=flags, wait=wait)
-        else:
-            address = self.calls.lease_malloc_with_location(size, location, flags=flags, wait=wait)
-        lease = Lease(self, address, size)
+
+        def borrow() -> int:
+            if location is None:
+                return self.calls.lease_malloc(size, region=region, flags=flags, wait=wait)
+            return self.calls.lease_malloc_with_location(size, location, flags=flags, wait=wait)
+
+        lease = Lease(self, size)
         self._leases.add(lease)
-        return lease
+        try:
+            lease.take(borrow)
+            return lease
+        except BaseException as error:
+            try:
+                lease.close()  # the caller does not get it
+            except ObmmError as refusal:
+                error.add_note(f"and {lease!r} stayed: {refusal}")
+            raise
 
     def faults(self) -> FaultEvents:
         """Events of memory faults from now on.  Advice: the access itself is a SIGBUS (10)."""
@@ -135,21 +142,12 @@ class Session:
             if not self._open:
                 return
             things: list[SharedObject | Lease] = [*self.objects, *self.leases]
-            for thing in things:
-                thing.refuse_if_busy()
+            refuse_if_busy(*things)
             for thing in things:
                 thing.close()
             self.calls.finalize()
             self._open = False
             _sessions.remove(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        close_on_exit(self, error)
 
     def __repr__(self) -> str:
         return (
@@ -161,11 +159,10 @@ class Session:
 
     def check_open(self) -> None:
         """ClosedError once closed, or in a forked child."""
-        if not self._open:
-            raise ClosedError.of(self)
+        self._check_open()
 
     def add_object(self, shared: SharedObject) -> None:
-        """One object per process and name (15 rule 5)."""
+        """Between rooms: one object per process and name (15 rule 5), else MappingBusyError."""
         with self._lock:
             self.check_open()
             if shared.name in self._objects:
@@ -175,16 +172,20 @@ class Session:
             self._objects[shared.name] = shared
 
     def drop_object(self, shared: SharedObject) -> None:
+        """Between rooms: it is closed."""
         with self._lock:
             if self._objects.get(shared.name) is shared:
                 del self._objects[shared.name]
 
     def drop_lease(self, lease: Lease) -> None:
+        """Between rooms: it is given back."""
         self._leases.discard(lease)
 
     def _die(self) -> None:
-        """In a forked child: no call may be made (5)."""
-        self._open = False
+        """No call may be made (5)."""
+        super()._die()
+        if self in _sessions:
+            _sessions.remove(self)
 
 
 def connect(path: str | os.PathLike[str] | None = None) -> Session:
@@ -192,6 +193,8 @@ def connect(path: str | os.PathLike[str] | None = None) -> Session:
 
     SdkLibraryError without a library, SdkError (6015) without a daemon; ObmmError EBUSY while another session of this
     process is open.
+
+    `path` as for `load`.
     """
     with _session_lock:
         if _sessions:
@@ -200,19 +203,14 @@ def connect(path: str | os.PathLike[str] | None = None) -> Session:
                 f"this process has {_sessions[0]!r} already: the SDK has one connection per process; share it",
             )
         session = Session(load(path))
+        tell_of_forks(session)
         _sessions.append(session)
         return session
 
 
 _session_lock = threading.Lock()
 _sessions: list[Session] = []
-"""The open one: held, because the library keeps its mappings whether anybody remembers the session or not."""
-
-
-def _after_fork_in_child() -> None:
-    for session in _sessions:
-        session._die()
-    _sessions.clear()
+"""The open one: held, because the library keeps its mappings whether or not the session is still referenced."""
 
 
 def _at_exit() -> None:
@@ -221,7 +219,6 @@ def _at_exit() -> None:
             session.close()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
 
 

@@ -13,12 +13,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import weakref
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
+from obmm.children import python_module
+from obmm.closing import Closing
 from obmm.emulator import Fabric
 from obmm.sdk import standin_library
 from obmm.sdk.abi import MIB
@@ -37,7 +37,7 @@ Mode = Literal["daemon", "in-process"]
 _STATUS_BYTES: Final = 1 << 20
 
 
-class StandIn:
+class StandIn(Closing):
     """A stand-in cluster over the nodes of `fabric`, in units of `unit` bytes.  Ends with this process.
 
     Its state is a locked file that all its processes share.  In `mode` "daemon" a server process works on it, with the
@@ -76,7 +76,7 @@ class StandIn:
         """Start the daemon again: it knows what the last one knew."""
         if self._daemon:
             raise RuntimeError("the stand-in's daemon runs")
-        command = [sys.executable, "-m", "obmm.sdk.standin_daemon", self.folder]
+        command = python_module("obmm.sdk.standin_daemon", self.folder)
         if self._engine:
             command.append("--engine")
         # a session of its own: Ctrl-C is for this process, which ends the daemon in order
@@ -119,20 +119,16 @@ class StandIn:
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
+    @property
+    def closed(self) -> bool:
+        return not self._close.alive
+
     def close(self) -> None:
-        """Stop the daemon, give the memory back as far as nobody has it mapped.  Idempotent."""
+        """Stop the daemon, give the memory back unless it is still mapped.  Idempotent."""
         self._close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
-        return f"<StandIn {self.mode} {self.folder}{'' if self._close.alive else ' closed'}>"
+        return f"<StandIn {self.mode} {self.folder}{' closed' if self.closed else ''}>"
 
     def _status(self) -> dict[str, Any]:
         text = ffi.new("char[]", _STATUS_BYTES)

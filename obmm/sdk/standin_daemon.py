@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in's daemon: a server process on a unix socket that ends with whoever started it.
+"""The stand-in's daemon: a server process on a unix socket that ends with its parent.
 
 ``python -m obmm.sdk.standin_daemon FOLDER [--engine]``; it says ``ready`` on its standard output, and stops when there
 is a word on its standard input.  When that ends without one, its starter was killed: it removes the stand-in then.  All of it is the stand-in library's own code: this process only lends it a place to run.

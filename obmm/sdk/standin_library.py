@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of the stand-in library that the real one lacks, for whoever runs a stand-in (``ubs_mem.h`` there)."""
+"""The functions of the stand-in library that the real one lacks, for users of a stand-in (``ubs_mem.h`` there)."""
 
 from __future__ import annotations
 

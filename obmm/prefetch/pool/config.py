@@ -20,6 +20,13 @@ class EngramPoolConfig:
     `shard`, `chunk_size`: accepted for callers' sake; here a table lies where it was loaded, and readers cannot tell.
     `num_prefetch_workers`: how many `batch_lookup_async` run at once.
     `key_file`, `plain`: ours, what `obmm.connect` and `obmm.serve` need; `plain` works on loopback only.
+
+    `num_tables` of `embedding_dim` numbers and at most `table_capacity` rows; `connect_timeout_ms` and `request_timeout_ms` in
+    milliseconds (1/1000 second); `max_batch_keys` rows of a lookup; `prefetch_ahead_layers`, `key_prefix`: as there.
+
+    >>> from types import SimpleNamespace
+    >>> obmm.prefetch.pool.EngramPoolConfig.from_server_args(SimpleNamespace(engram_num_tables=3)).num_tables
+    3
     """
 
     hosts: list[str] = field(default_factory=lambda: ["localhost"])

@@ -9,9 +9,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from obmm.prefetch.ngram_native import NativeEngram, NativePoly
-from obmm.prefetch.ngram_numpy import NumpyEngram, NumpyPoly, OutsideVocabularyError
-from obmm.prefetch.plan import Batch, EngramPlan, IdSpace, PolyPlan, refused
+from obmm.mapping.buffers import brought_here
+from obmm.prefetch.hashing.geometry import layers_of, number
+from obmm.prefetch.hashing.ngram_native import NativeEngram, NativePoly
+from obmm.prefetch.hashing.ngram_numpy import NumpyEngram, NumpyPoly, OutsideVocabularyError
+from obmm.prefetch.hashing.plan import Batch, EngramPlan, IdSpace, PolyPlan, refused
 
 Implementation = Literal["c", "numpy"]
 
@@ -28,6 +30,11 @@ class NgramHasher:
         self.order = order
         self.layers, self.columns = shape
         self.vocabulary = vocabulary
+
+    @property
+    def runner(self) -> _Runner:
+        """Between rooms: what computes the numbers: native for ``impl="c"``."""
+        return self._runner
 
     def hash(
         self,
@@ -65,12 +72,12 @@ class NgramHasher:
     def _checked(
         self, tokens: ArrayLike, request_starts: ArrayLike, history: ArrayLike | None, dead: ArrayLike | None
     ) -> Batch:
-        ids = np.ascontiguousarray(tokens)
+        ids = np.ascontiguousarray(brought_here(np.asarray(tokens)))
         if ids.size == 0:
             ids = ids.astype(np.int64)
         if ids.ndim != 1 or ids.dtype not in (np.int32, np.int64):
             raise refused(f"tokens is {ids.dtype} {ids.shape}", "pass int32 or int64 [T]", "13.5")
-        starts = np.ascontiguousarray(request_starts, dtype=np.int64)
+        starts = np.ascontiguousarray(brought_here(np.asarray(request_starts)), dtype=np.int64)
         if starts.ndim != 1 or len(starts) < 1 or starts[0] != 0 or starts[-1] != len(ids):
             raise refused(
                 f"request_starts does not run from 0 to T={len(ids)}", "pass [R+1] places, the last one T", "13.5"
@@ -78,7 +85,7 @@ class NgramHasher:
         if len(starts) > 2 and (starts[1:] < starts[:-1]).any():
             raise refused("request_starts falls", "list the requests in the order of their tokens", "13.5")
         if history is not None:
-            history = np.ascontiguousarray(history, dtype=np.int64)
+            history = np.ascontiguousarray(brought_here(np.asarray(history)), dtype=np.int64)
             if history.shape != (len(starts) - 1, self.order - 1):
                 raise refused(
                     f"history is {history.shape}",
@@ -86,7 +93,7 @@ class NgramHasher:
                     "13.5",
                 )
         if dead is not None:
-            dead = np.ascontiguousarray(dead, dtype=np.bool_)
+            dead = np.ascontiguousarray(brought_here(np.asarray(dead)), dtype=np.bool_)
             if dead.shape != ids.shape:
                 raise refused(f"dead is {dead.shape}", f"pass one bool per token, {ids.shape}", "13.5")
         return Batch(ids, starts, history, dead)
@@ -118,6 +125,8 @@ class EngramHasher(NgramHasher):
     `id_space`: "flat" numbers rows over all tables of a layer, "local" within each head's table.
 
     A dead token (listed in the manifest, marked, or negative) gives the pad id for itself and hides what is older.
+
+    `impl`: "c" or "numpy", which agree.  `obmm.prefetch` has an example.  ObmmArgumentError for a manifest that no table was made with.
     """
 
     def __init__(
@@ -141,7 +150,13 @@ class PolyHasher(NgramHasher):
     `V` vocabulary size, `m` base table size, `n` largest order, `k` tables per order, `eos` the token id that ends a
     sequence (None: no such rule).  One layer; the columns are the n-1 orders' k tables, order-major.
 
-    A negative or marked token is no token: its columns are -1 ("no row"), and nothing looks back past it.
+    A negative or marked token is not a token: its columns are -1 ("no row"), and nothing looks back past it.
+
+    `impl` and `id_space` as for `EngramHasher`.
+
+    >>> hasher = obmm.prefetch.PolyHasher(V=100, m=31, n=3, k=2, eos=2)
+    >>> hasher.hash([5, 6], [0, 2]).shape
+    (2, 1, 4)
     """
 
     def __init__(
@@ -154,12 +169,21 @@ class PolyHasher(NgramHasher):
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any], impl: Implementation = "c", **options: Any) -> PolyHasher:
-        """From ``layers[0]`` of an "ngram-poly" manifest: V, base, n, k, eos (Engram specification 5.4)."""
+        """From ``layers[0]`` of an "ngram-poly" manifest: V, base, n, k, eos (Engram specification 5.4).
+
+        `impl` and the further `options` (`id_space`) as for the class; ObmmArgumentError for other entries.
+
+        >>> entry = {"algorithm": "ngram-poly", "layers": [{"V": 100, "base": 31, "n": 3, "k": 2, "eos": 2}]}
+        >>> obmm.prefetch.PolyHasher.from_manifest(entry).columns
+        4
+        """
         if manifest.get("algorithm") != "ngram-poly":
             raise refused(
                 f"the manifest's algorithm is {manifest.get('algorithm')!r}",
                 "pass the manifest of an 'ngram-poly' table, or use EngramHasher",
                 "5.4",
             )
-        entry = manifest["layers"][0]
-        return cls(entry["V"], entry["base"], entry["n"], entry["k"], entry.get("eos"), impl, **options)
+        entry = layers_of(manifest)[0]
+        V, base, n, k = (number(entry, key) for key in ("V", "base", "n", "k"))
+        eos = None if entry.get("eos") is None else number(entry, "eos")
+        return cls(V, base, n, k, eos, impl, **options)

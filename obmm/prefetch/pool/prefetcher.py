@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.closing import Owner
 from obmm.errors import ObmmArgumentError
-from obmm.prefetch.pool_config import EngramPoolConfig
-from obmm.prefetch.pool_lookups import Lookups
+from obmm.prefetch.pool.config import EngramPoolConfig
+from obmm.prefetch.pool.lookups import Lookups
 from obmm.prefetch.tensors import as_ids, as_result, float_name
 
 if TYPE_CHECKING:
-    from obmm.prefetch.pool import EngramPool
+    from obmm.prefetch.pool.pool import EngramPool
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchRequest:
-    """Lookups that are under way."""
+    """Lookups that are under way.  Made by `EngramPrefetcher.prefetch_async`."""
 
     lookups: Lookups
     rows: NDArray[np.float32]
@@ -30,11 +31,14 @@ class PrefetchRequest:
     device: Any
 
 
-class EngramPrefetcher:
+class EngramPrefetcher(Owner):
     """The source project's prefetcher: all tables of a step at once, as one ``[tables, tokens, dim]`` array.
 
     Code that is written anew should use `obmm.prefetch.EngramPrefetcher`, which has fixed buffers and failure policies:
     this one allocates per request and raises in `wait_and_gather`, as its callers expect.
+
+    `requests` are pairs of a table id and row ids ``[seq_len]``; the result is of `dtype`, on `device` where it is one of
+    torch's.  `config`: the `pool`'s by default.  ObmmArgumentError for a table or rows that are none.
     """
 
     def __init__(self, pool: EngramPool, config: EngramPoolConfig | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm.prefetch.plan import Batch, EngramPlan, PolyPlan
+from obmm.prefetch.hashing.plan import Batch, EngramPlan, PolyPlan
 
 
 class OutsideVocabularyError(Exception):

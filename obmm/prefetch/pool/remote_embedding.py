@@ -10,10 +10,10 @@ import torch
 
 from obmm.prefetch.batch_history import BatchHistory, Extension
 from obmm.prefetch.forward_batch import TokenBatch
-from obmm.prefetch.hasher import PolyHasher
+from obmm.prefetch.hashing.hasher import PolyHasher
+from obmm.prefetch.hashing.plan import refused
 from obmm.prefetch.history import History
-from obmm.prefetch.plan import refused
-from obmm.prefetch.pool import EngramPrefetcher, PrefetchRequest
+from obmm.prefetch.pool.pool import EngramPrefetcher, PrefetchRequest
 
 MOST_PENDING = 8
 
@@ -70,7 +70,7 @@ class RemoteEngramEmbedding(torch.nn.Module):  # type: ignore[misc]
 
         `forward_batch`: see `TokenBatch.of`.  Its tokens are part of their requests' history from now on.  A raise leaves
         nothing pending: ObmmArgumentError for a batch that does not fit, a history that is not known, or MOST_PENDING
-        batches that nobody has consumed.
+        unconsumed batches.
         """
         if id(forward_batch) in self._pending:
             return

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import obmm
+from obmm.closing import Owner
 from obmm.errors import MappingBusyError
 from obmm.exchange.lease import LeaseStatus
 from obmm.rows import Manifest, RowStore, TableSpec
@@ -20,7 +21,7 @@ _KEPT = (LeaseStatus.ACTIVE, LeaseStatus.SUSPECT)
 _POLL = 0.001
 
 
-class PoolTable:
+class PoolTable(Owner):
     """A float32 table ``[rows, dim]`` and how to read it.  `region` is None for another node's, `lease` for our own."""
 
     def __init__(
@@ -69,7 +70,7 @@ class PoolTable:
         """
         deadline = time.monotonic() + patience
         with self._closing:
-            self._closed = True  # nobody begins another gather
+            self._closed = True  # no new gather begins
             while True:
                 try:
                     self.store.close()

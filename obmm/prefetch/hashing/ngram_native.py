@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from obmm._native import ffi, lib
-from obmm.prefetch.ngram_numpy import OutsideVocabularyError
-from obmm.prefetch.plan import Batch, EngramPlan, PolyPlan
+from obmm.prefetch.hashing.ngram_numpy import OutsideVocabularyError
+from obmm.prefetch.hashing.plan import Batch, EngramPlan, PolyPlan
 
 
 class NativeEngram:
@@ -34,6 +34,11 @@ class NativeEngram:
         )
         self._kept = plan, multipliers
 
+    @property
+    def plan(self) -> Any:
+        """The native plan: lives as long as this object."""
+        return self._plan
+
     def run(self, batch: Batch, out: NDArray[np.int64]) -> None:
         _call(lib.obmm_engram_hash, self._plan, batch, out)
 
@@ -54,6 +59,11 @@ class NativePoly:
             },
         )
         self._kept = plan
+
+    @property
+    def plan(self) -> Any:
+        """The native plan: lives as long as this object."""
+        return self._plan
 
     def run(self, batch: Batch, out: NDArray[np.int64]) -> None:
         _call(lib.obmm_poly_hash, self._plan, batch, out)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from obmm._native import ffi, lib
-from obmm.prefetch.plan import refused
+from obmm.prefetch.hashing.plan import refused
 from obmm.prefetch.rows import RowsStatus
 
 MAGIC, VERSION = b"OBMMSTG1", 1
@@ -142,7 +142,7 @@ class StagingWords:
         return int(self._value[0])
 
     def store(self, *words: tuple[int, int]) -> None:
-        """``(place, word)`` each.  What was written before is seen by whoever sees one of these words; what is written
+        """``(place, word)`` each.  What was written before is seen by all that see one of these words; what is written
         afterwards is not seen before all of them."""
         lib.obmm_fence_store()
         for at, word in words:
@@ -176,10 +176,12 @@ def check_step(step: int) -> None:
 
 
 def pack_fields(head: Any, flag: int, fields: Fields) -> None:
+    """Write a flag's fields."""
     _FIELDS.pack_into(head, flag + FIELDS, *fields)
 
 
 def unpack_fields(head: Any, flag: int) -> Fields:
+    """Read a flag's fields."""
     return Fields(*_FIELDS.unpack_from(head, flag + FIELDS))
 
 

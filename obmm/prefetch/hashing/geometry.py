@@ -6,12 +6,16 @@ They belong into the table's manifest: a serving host reads them there and compu
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Self
 
 import numpy as np
+
+from obmm.arguments import whole
+from obmm.errors import ObmmArgumentError
 
 MERSENNE_63 = 2**63 - 1
 SEED_STEP = 10007
@@ -22,7 +26,7 @@ _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 
 @dataclass(frozen=True, slots=True)
 class EngramLayer:
-    """One engram layer: `multipliers` [N], `primes` [N-1][heads] (the rows of each head's table)."""
+    """The engram layer `layer_id`: `multipliers` [N], `primes` [N-1][heads] (the rows of each head's table)."""
 
     layer_id: int
     multipliers: tuple[int, ...]
@@ -40,6 +44,7 @@ class EngramLayer:
 
     @property
     def rows(self) -> int:
+        """Rows of all its tables together."""
         return sum(self.moduli)
 
     def to_manifest(self) -> dict[str, Any]:
@@ -53,16 +58,53 @@ class EngramLayer:
 
     @classmethod
     def from_manifest(cls, entry: Mapping[str, Any]) -> Self:
+        """The `entry` of the manifest's ``layers``; ObmmArgumentError that names the value for what no table was made
+        with.
+        """
         layer = cls(
-            layer_id=int(entry["layer_id"]),
-            multipliers=tuple(int(m) for m in entry["multipliers"]),
-            primes=tuple(tuple(int(p) for p in order) for order in entry["primes"]),
+            layer_id=number(entry, "layer_id"),
+            multipliers=_numbers("multipliers", entry.get("multipliers")),
+            primes=tuple(_numbers("primes", order) for order in _listed("primes", entry.get("primes"))),
         )
-        if "rows" in entry and int(entry["rows"]) != layer.rows:
-            raise ValueError(
+        if layer.rows > MERSENNE_63:
+            raise bad_manifest(f"layer {layer.layer_id}: {layer.rows} rows, more than a row number counts")
+        if "rows" in entry and number(entry, "rows") != layer.rows:
+            raise bad_manifest(
                 f"layer {layer.layer_id}: the manifest says {entry['rows']} rows, its primes add up to {layer.rows}"
             )
         return layer
+
+
+def layers_of(manifest: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The manifest's ``layers``: at least one object, or ObmmArgumentError."""
+    found = _listed("layers", manifest.get("layers"))
+    if not all(isinstance(entry, Mapping) for entry in found):
+        raise bad_manifest("layers is not a list of objects")
+    return found
+
+
+def number(entry: Mapping[str, Any], key: str, low: int = 0) -> int:
+    """A whole number of a manifest, at least `low`; ObmmArgumentError when it is none, or missing."""
+    if key not in entry:
+        raise bad_manifest(f"the manifest has no {key}")
+    return whole("HASH", key, entry[key], low=low, high=MERSENNE_63)
+
+
+def bad_manifest(problem: str) -> ObmmArgumentError:
+    """A manifest that no hasher can be built from."""
+    return ObmmArgumentError.because(
+        "HASH", errno.EINVAL, problem, "pass the manifest that was published with the table", "Engram specification 5.4"
+    )
+
+
+def _listed(key: str, found: Any) -> Sequence[Any]:
+    if not isinstance(found, list | tuple) or not found:
+        raise bad_manifest(f"the manifest has no {key}, which is a list of at least one")
+    return found
+
+
+def _numbers(key: str, found: Any) -> tuple[int, ...]:
+    return tuple(whole("HASH", key, each, low=1, high=MERSENNE_63) for each in _listed(key, found))
 
 
 def multipliers(vocabulary: int, layer_id: int, order: int, *, seed: int = 0) -> tuple[int, ...]:
@@ -70,6 +112,8 @@ def multipliers(vocabulary: int, layer_id: int, order: int, *, seed: int = 0) ->
 
     `vocabulary` is the size of the *compressed* vocabulary: a product of a multiplier and a compressed id stays
     below 2**63 (Engram specification 2.2).
+
+    `layer_id` and `seed` are the model's.  ObmmArgumentError, a ValueError, for a vocabulary that leaves no room.
     """
     if vocabulary < 1:
         raise ValueError(f"a vocabulary has at least one entry, not {vocabulary}")
@@ -114,6 +158,8 @@ def table_sizes(bases: Sequence[int], heads: int, layers: int) -> list[tuple[tup
 
     No prime is used twice over all layers and orders, so the sizes of a layer depend on the layers before it
     (Engram specification 2.3).
+
+    `heads` tables per order, for each of `layers` layers.
     """
     used: set[int] = set()
     result = []
@@ -134,6 +180,8 @@ def engram_layers(
     """Every engram layer of a model, in the order of its configuration.
 
     `vocabulary` is the size of the compressed vocabulary, `bases` one base table size per order 2..N.
+
+    `layer_ids`: of the model; `heads` tables per order; `seed`: the model's.
     """
     sizes = table_sizes(bases, heads, len(layer_ids))
     order = len(bases) + 1

@@ -7,19 +7,19 @@ import errno
 import fcntl
 import mmap
 import os
-import weakref
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from obmm.closing import Closing, tell_of_forks
+from obmm.driver.descriptor import Descriptor
 from obmm.errors import ClosedError, MappingBusyError
 from obmm.prefetch.flight import PrefetchLayer
-from obmm.prefetch.plan import refused
+from obmm.prefetch.hashing.plan import refused
 from obmm.prefetch.rows import Rows, RowsStatus
-from obmm.prefetch.source import RowSource
-from obmm.prefetch.staging_layout import (
+from obmm.prefetch.source import Described
+from obmm.prefetch.staging.staging_layout import (
     CLOSED,
     NOWHERE,
     READY,
@@ -38,7 +38,7 @@ _NUMBER = {status: place for place, status in enumerate(STATUSES)}
 _ALL_ZERO = (RowsStatus.FAILED, RowsStatus.EMPTY)
 
 
-class SharedStaging:
+class SharedStaging(Closing):
     """Staging memory of an `EngramPrefetcher` that other processes of the node read, with a ready flag per layer and step.
 
     The reader, on the thread of its prefetcher::
@@ -52,32 +52,30 @@ class SharedStaging:
 
     `depth`: the prefetcher's; as many steps may be published and not retired.
 
-    The reader waits for nobody.  A follower copies, and looks again afterwards whether the step was retired meanwhile: a
+    The reader never waits.  A follower copies, and looks again afterwards whether the step was retired meanwhile: a
     slow one loses the step and knows it, one that was killed costs nothing.  Ranks of one model do not lose steps, as the
     collectives of the layers keep them together.
 
     The prefetcher has no device: every rank copies to its own.
+
+    `store`, `layers` and `max_tokens` are the prefetcher's.  ObmmArgumentError for others.
     """
 
-    def __init__(self, store: RowSource, layers: Sequence[PrefetchLayer], max_tokens: int, depth: int = 2) -> None:
+    def __init__(self, store: Described, layers: Sequence[PrefetchLayer], max_tokens: int, depth: int = 2) -> None:
         if not layers or max_tokens < 1 or depth < 1:
             raise refused(f"{len(layers)} layers, max_tokens={max_tokens}, depth={depth}", "at least 1 each", "7.4")
         self._layout = StagingLayout(staged(store.tables, layers), max_tokens, depth, os.getpid())
         self._place_of = {layer.layer_id: place for place, layer in enumerate(layers)}
         self._flags, self._bells = self._layout.flags, self._layout.bells
         self._end = self._layout.nbytes
-        self._fd = os.memfd_create("obmm-staging", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(self._fd, self._end)
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # no follower can take pages away
-            self._head = mmap.mmap(self._fd, self._end)
-            # A description of this process alone: its lock goes when the process does, and with no other descriptor.
-            self._life = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
-        except BaseException:
-            os.close(self._fd)
-            raise
+        self._file = Descriptor.memfd("obmm-staging")
+        os.ftruncate(self._fd, self._end)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # no follower can take pages away
+        self._head = mmap.mmap(self._fd, self._end)
+        # A description of this process alone: its lock goes when the process does, and with no other descriptor.
+        self._life = Descriptor.open(f"/proc/self/fd/{self._fd}", os.O_RDWR)
         fcntl.flock(self._life, fcntl.LOCK_EX)
-        _alive.add(self)
+        tell_of_forks(self)
         self._layout.pack_into(self._head)
         self._words = StagingWords(self._head, writable=True)
         # what the flags say, which only this side writes: the step that each shows (-1: none), and its last one
@@ -87,14 +85,14 @@ class SharedStaging:
         """The buffer that was published last, and its place: as a rule the next one is the same object."""
         self._slots: list[tuple[int, int, int]] = []  # (address, bytes, place in the memory)
         self._memory: list[mmap.mmap] = []
-        self._closed = False
+        self._open = True
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Zeroed pages at the end of the memory: the prefetcher's ``staging=``.
+        """Zeroed pages of `nbytes` at the end of the memory: the prefetcher's ``staging=``.
 
         ObmmArgumentError for a size that no layer has here: the followers' buffers would not fit.
         """
-        self._check_alive()
+        self._check_open()
         sizes = {self._layout.max_tokens * layer.columns * layer.row_bytes for layer in self._layout.layers}
         if nbytes not in sizes:
             raise refused(
@@ -116,7 +114,7 @@ class SharedStaging:
         `step`: a number that all ranks know, growing; `rows`: what `consume` gave.  ObmmArgumentError for a step that is
         retired, rows in other memory than `allocate`'s, or `depth` steps that are not retired.
         """
-        self._check_alive()
+        self._check_open()
         check_step(step)
         place = self._layer(layer)
         layout, words = self._layout, self._words
@@ -149,8 +147,8 @@ class SharedStaging:
         words.ring(self._bells[place])
 
     def retire(self, step: int) -> None:
-        """Nothing of a step is valid any more: call it before `drain` or `cancel`, which free its slots."""
-        self._check_alive()
+        """Mark a step invalid: call it before `drain` or `cancel`, which free its slots."""
+        self._check_open()
         check_step(step)
         index = step % self._layout.ring
         if any(shown[index] not in (-1, step) for shown in self._shown):
@@ -158,7 +156,7 @@ class SharedStaging:
         places = range(len(self._layout.layers))
         flags = [flags[index] for flags in self._flags]
         over = [max(step, over[index]) for over in self._over]
-        # In this order: whoever finds a flag down finds out why.
+        # In this order: a reader that finds a flag down can then see why.
         self._words.store(*[(flag + RETIRED, last + 1) for flag, last in zip(flags, over, strict=True)])
         self._words.store(*[(flag + READY, 0) for flag in flags])
         for place in places:
@@ -168,7 +166,7 @@ class SharedStaging:
 
     def fileno(self) -> int:
         """The descriptor of the memory, close-on-exec: hand it over with `socket.send_fds`, ``pass_fds`` or a fork."""
-        self._check_alive()
+        self._check_open()
         return self._fd
 
     def close(self) -> None:
@@ -176,11 +174,11 @@ class SharedStaging:
 
         MappingBusyError while a step is published and not retired.
         """
-        if self._closed or os.getpid() != self._layout.reader:
+        if not self._open:
             return
         if any(step >= 0 for shown in self._shown for step in shown):
             raise MappingBusyError(errno.EBUSY, "PREFETCH: a step is published; fix: retire() it", operation="PREFETCH")
-        self._closed = True
+        self._open = False
         self._words.store((CLOSED, 1))
         for place in range(len(self._layout.layers)):
             self._words.ring(self._bells[place])
@@ -189,37 +187,38 @@ class SharedStaging:
         self._last.clear()
         self._let_go()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def _leave(self, failed: bool) -> None:
+        if not failed:
             self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if self._open:
             self._let_go()
 
     def __repr__(self) -> str:
-        if self._closed:
+        if not self._open:
             return "<SharedStaging closed>"
         return f"<SharedStaging {len(self._layout.layers)} layers, {self._end >> 20} MiB>"
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _check_alive(self) -> None:
-        if self._closed:
-            raise ClosedError.of("SharedStaging")
-        if os.getpid() != self._layout.reader:
-            raise ClosedError.of("SharedStaging", "belongs to the parent process; use StagingFollower here")
+    def _is_closed(self) -> ClosedError:
+        if self._forked:
+            return ClosedError.of("SharedStaging", "belongs to the parent process; use StagingFollower here")
+        return super()._is_closed()
+
+    def _die(self) -> None:
+        """A child that outlives the reader must not look like it."""
+        super()._die()
+        self._let_go()
 
     def _let_go(self) -> None:
-        for fd in (self._fd, self._life):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._life = -1
+        self._life.close()
+        self._file.close()
+
+    @property
+    def _fd(self) -> int:
+        return self._file.fileno()
 
     def _layer(self, layer: int) -> int:
         try:
@@ -239,15 +238,3 @@ class SharedStaging:
             "make the prefetcher with staging=this.allocate and without a device",
             "7.4",
         )
-
-
-_alive: weakref.WeakSet[SharedStaging] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    """A child that outlives the reader must not look like it."""
-    for staging in tuple(_alive):
-        staging._let_go()
-
-
-os.register_at_fork(after_in_child=_forked)

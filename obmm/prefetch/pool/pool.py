@@ -2,6 +2,8 @@
 """The source project's interface over `RowStore` (Engram specification 8.1): callers switch by changing an import.
 
 from obmm.prefetch.pool import EngramPool, EngramPoolConfig, EngramPrefetcher, RemoteEngramEmbedding
+
+For callers of that interface.  New code takes `obmm.integrations.engram.TableClient` (docs/engram-tables.md).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,12 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import obmm
+from obmm.closing import Owner
 from obmm.errors import ClosedError, ObmmArgumentError, ObmmError, RemoteMemoryError, StaleHandleError
 from obmm.exchange import ExchangeError, LeaseError, LeaseEvent, RequestRefusedError
-from obmm.prefetch.pool_config import EngramPoolConfig
-from obmm.prefetch.pool_lookups import Lookup, Lookups
-from obmm.prefetch.pool_prefetcher import EngramPrefetcher, PrefetchRequest
-from obmm.prefetch.pool_table import PoolTable
+from obmm.prefetch.pool.config import EngramPoolConfig
+from obmm.prefetch.pool.lookups import Lookup, Lookups
+from obmm.prefetch.pool.prefetcher import EngramPrefetcher, PrefetchRequest
+from obmm.prefetch.pool.table import PoolTable
 from obmm.prefetch.tensors import as_float32, as_ids, as_result
 from obmm.rows import Ticket
 
@@ -45,7 +49,7 @@ class _Again(Exception):
         self.error = error
 
 
-class EngramPool:
+class EngramPool(Owner):
     """float32 tables by number, read from where they were loaded.
 
     A node that calls `load_table` exports the table from its own memory; `serve` lets other nodes' pools find it.  A
@@ -55,6 +59,9 @@ class EngramPool:
 
     `device`: an open `obmm.Device` (default: ``obmm.open()``).  `credentials`: what `obmm.connect` and `obmm.serve` take,
     ``{"key": path}``, ``{"tls": files}`` or ``{"plain": True}`` (default: the config's).
+
+    `table_id`: 0 to the config's `num_tables`; `row_ids`: ``[n]``, integers, and `tensor` anything that NumPy or torch reads.
+    ObmmArgumentError for others, KeyError for a table that is nowhere, ClosedError after `shutdown`.  `config`: which.
     """
 
     def __init__(
@@ -65,6 +72,12 @@ class EngramPool:
         credentials: dict[str, Any] | None = None,
     ) -> None:
         config.validate()
+        warnings.warn(
+            "obmm.prefetch.pool is retired: obmm.integrations.engram.TableClient reads published tables "
+            "(docs/prefetch.md, Coming from the source project)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         self.config = config
         self._device = device
         self._credentials = config.credentials if credentials is None else credentials
@@ -179,15 +192,15 @@ class EngramPool:
         return server
 
     def submit(self, requests: Sequence[Lookup]) -> Lookups:
-        """Queue lookups in the order given; neighbours from one store in one call."""
+        """Between rooms: queue lookups in the order given; neighbours from one store in one call."""
         deadline = time.monotonic() + self._request_timeout
         return Lookups(requests, self._until(deadline, lambda: self._submit(requests)))
 
     def finish(self, lookups: Lookups) -> None:
-        """Wait for all of them, at most the config's request time-out; raises the first error.
+        """Between rooms: wait for all of them, at most the config's request time-out; raises the first error.
 
-        A table that was taken away meanwhile is attached again, and the lookups run once more.  After
-        GatherDeadlineError the outputs may still be written to: the tickets keep them alive.
+        A table that was taken away meanwhile is attached again, and the lookups run once more.  After GatherDeadlineError the
+        outputs may still be written to: the tickets keep them alive.
         """
         deadline = time.monotonic() + self._request_timeout
         try:
@@ -302,7 +315,7 @@ class EngramPool:
                 self._tables[table_id] = found
                 assert found.lease is not None
                 found.lease.on_change(partial(self._lease_changed, found))
-                if found.taken_away:  # before anybody listened
+                if found.taken_away:  # before a listener was there
                     self._let_go(found)
                     return None
                 return found
@@ -330,17 +343,6 @@ class EngramPool:
         step = self.config.max_batch_keys
         for at in range(0, ids.size, step):
             yield table_id, ids[at : at + step], out[at : at + step]
-
-
-def __getattr__(name: str) -> Any:
-    """`RemoteEngramEmbedding` is a torch module: asking for it imports torch, and nothing else does."""
-    if name != "RemoteEngramEmbedding":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from obmm.prefetch.remote_embedding import RemoteEngramEmbedding
-    except ImportError as error:
-        raise ImportError("RemoteEngramEmbedding is a torch module: pip install torch") from error
-    return RemoteEngramEmbedding
 
 
 def _refused(problem: str, fix: str) -> ObmmArgumentError:

@@ -8,18 +8,18 @@ import fcntl
 import mmap
 import os
 import time
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from obmm.arguments import seconds
+from obmm.closing import Closing
+from obmm.driver.descriptor import Descriptor
 from obmm.errors import ClosedError, ObmmError
 from obmm.prefetch.failures import PeerFailedError
-from obmm.prefetch.plan import refused
+from obmm.prefetch.hashing.plan import refused
 from obmm.prefetch.rows import Rows, RowsStatus
-from obmm.prefetch.staging_layout import (
+from obmm.prefetch.staging.staging_layout import (
     CLOSED,
     NOWHERE,
     READY,
@@ -37,24 +37,23 @@ from obmm.rows import GatherDeadlineError
 _LONGEST = 3600.0  # seconds in one system call
 
 
-class StagingFollower:
+class StagingFollower(Closing):
     """A rank that takes its rows from another process's `SharedStaging`, of which it has the descriptor `fd`.
 
-    It never writes to the shared memory: what happens to it is nobody else's trouble.  Rows are copied to a buffer of its
+    It never writes to the shared memory: so its failures do not reach other processes.  Rows are copied to a buffer of its
     own whose address never changes.  One thread at a time.  The descriptor stays the caller's.
+
+    `layer` and `step` are the reader's numbers.  ObmmArgumentError for a layer that it does not publish, ClosedError after
+    `close`.
     """
 
     def __init__(self, fd: int) -> None:
         self._layout = StagingLayout.unpack(os.pread(fd, mmap.PAGESIZE, 0))
-        self._fd = os.dup(fd)
+        self._file = Descriptor.dup(fd)
         self._owner = os.getpid()
         self._error: ObmmError | None = None
         self._gone = False
-        try:
-            self._map()
-        except BaseException:
-            os.close(self._fd)
-            raise
+        self._map()
         layout = self._layout
         self._flags, self._bells = layout.flags, layout.bells
         self._place_of = {layer.layer_id: place for place, layer in enumerate(layout.layers)}
@@ -114,23 +113,18 @@ class StagingFollower:
         """(layer id, columns, row bytes) of every layer that the reader publishes."""
         return self._layout.layers
 
+    @property
+    def closed(self) -> bool:
+        """True once closed, or in a forked child."""
+        return self._fd < 0
+
     def close(self) -> None:
         """Let the shared memory go; `rows_u8` stays.  Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            self.close()
+    @property
+    def _fd(self) -> int:
+        return self._file.fileno()
 
     def __repr__(self) -> str:
         state = "closed" if self._fd < 0 else "its reader is gone" if self._gone else f"reader {self._layout.reader}"
@@ -221,7 +215,7 @@ class StagingFollower:
                 "[Engram specification 11.3-3]; fix: look at the reader's process, or allow more time",
                 operation="PREFETCH",
             )
-        self._gone = True  # from now on nobody waits for it
+        self._gone = True  # the reader does not wait for it from now on
         return _gone(layer, step)
 
     def _reader_lives(self) -> bool:

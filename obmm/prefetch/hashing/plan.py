@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.arguments import whole
 from obmm.errors import ObmmArgumentError
-from obmm.prefetch.geometry import EngramLayer
+from obmm.prefetch.hashing.geometry import EngramLayer, bad_manifest, layers_of, number
 
 IdSpace = Literal["flat", "local"]
 
@@ -25,6 +26,7 @@ _WITHOUT_MAP = 2**31 - 1
 
 
 def refused(problem: str, fix: str, rule: str) -> ObmmArgumentError:
+    """An argument that no hasher takes."""
     return ObmmArgumentError.because("HASH", errno.EINVAL, problem, fix, f"Engram specification {rule}")
 
 
@@ -69,9 +71,7 @@ class EngramPlan:
                 "pass the manifest of an 'engram-xor' table, or use PolyHasher",
                 "5.4",
             )
-        layers = tuple(EngramLayer.from_manifest(entry) for entry in manifest["layers"])
-        if not layers:
-            raise refused("the manifest has no layers", "list the engram layers of the model", "5.4")
+        layers = tuple(EngramLayer.from_manifest(entry) for entry in layers_of(manifest))
         order, heads = len(layers[0].multipliers), len(layers[0].primes[0])
         for layer in layers:
             if len(layer.multipliers) != order or [len(p) for p in layer.primes] != [heads] * (order - 1):
@@ -83,9 +83,7 @@ class EngramPlan:
         if not 2 <= order <= MAX_ORDER:
             raise refused(f"{order} multipliers", f"use n-grams of at most 2..{MAX_ORDER} tokens", "2.2")
         table, vocabulary = _effective_map(manifest, token_map)
-        pad = int(manifest["pad_id"])
-        if pad < 0:
-            raise refused(f"pad_id {pad} is negative", "give the compressed id of the pad token", "2.1")
+        pad = number(manifest, "pad_id")
         moduli = np.array([p for layer in layers for p in layer.moduli], dtype=np.uint64)
         offsets = np.array([o for layer in layers for o in layer.offsets], dtype=np.uint64)
         if id_space == "local":
@@ -95,9 +93,11 @@ class EngramPlan:
 
 def _effective_map(manifest: Mapping[str, Any], token_map: NDArray[Any] | None) -> tuple[NDArray[np.int32] | None, int]:
     """The map with the dead tokens folded in, and how many token ids there are."""
-    described: Mapping[str, Any] = manifest.get("token_map") or {}
-    size = int(described.get("size", _WITHOUT_MAP))
-    dead_ids = [int(token) for token in manifest.get("dead_ids", ())]
+    described, listed = manifest.get("token_map") or {}, manifest.get("dead_ids", ())
+    if not isinstance(described, Mapping) or not isinstance(listed, list | tuple):
+        raise bad_manifest("token_map is not an object, or dead_ids not a list")
+    size = whole("HASH", "token_map.size", described.get("size", _WITHOUT_MAP), low=1, high=_WITHOUT_MAP)
+    dead_ids = [whole("HASH", "dead_ids", token) for token in listed]
     if token_map is None:
         if "sha256" in described:
             raise refused(
@@ -134,7 +134,7 @@ def _effective_map(manifest: Mapping[str, Any], token_map: NDArray[Any] | None) 
 
 
 def token_map_digest(token_map: NDArray[np.int32]) -> str:
-    """SHA-256 over the map as little-endian int32, as the manifest carries it."""
+    """SHA-256 over `token_map` ``[vocabulary]`` as little-endian int32, as the manifest carries it."""
     return hashlib.sha256(np.ascontiguousarray(token_map, dtype="<i4").tobytes()).hexdigest()
 
 

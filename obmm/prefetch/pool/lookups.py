@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm.prefetch.pool_table import PoolTable
+from obmm.prefetch.pool.table import PoolTable
 from obmm.rows import Ticket
 
 Lookup = tuple[int, NDArray[np.int64], NDArray[np.float32]]
@@ -18,12 +18,12 @@ Lookup = tuple[int, NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(slots=True)
 class Lookups:
-    """Lookups that are under way."""
+    """Lookups that are under way.  Made by `EngramPrefetcher.prefetch_async`."""
 
     requests: Sequence[Lookup]
     gathers: list[tuple[PoolTable, Ticket]]
 
     def abandon(self) -> None:
-        """Nobody will ask for them; what they write to is kept until they end."""
+        """Between rooms: they will not be asked for; what they write to is kept until they end."""
         for _, ticket in self.gathers:
             ticket.abandon()
