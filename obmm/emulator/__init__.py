@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .control import ControlClient, ControlError
-    from .fabric import Fabric, FabricError, start
+    from .fabric import Fabric, FabricError, start, wait_as
 
-__all__ = ["ControlClient", "ControlError", "Fabric", "FabricError", "start"]
+__all__ = ["ControlClient", "ControlError", "Fabric", "FabricError", "start", "wait_as"]
 
 _HOMES = {
     "ControlClient": "control",
@@ -21,6 +21,7 @@ _HOMES = {
     "Fabric": "fabric",
     "FabricError": "fabric",
     "start": "fabric",
+    "wait_as": "fabric",
 }
 
 

@@ -7,8 +7,10 @@ import json
 import os
 import socket
 import struct
-from types import TracebackType
 from typing import Any
+
+from obmm.closing import Closing
+from obmm.errors import other_version
 
 from . import protocol
 
@@ -17,14 +19,28 @@ FRAME_MAX = 16 << 20
 
 
 class ControlError(OSError):
-    """The fabric refused a control request; errno and text are its answer."""
+    """The fabric refused a control request; errno and text are its answer.
+
+    >>> fabric.request("no such thing")
+    Traceback (most recent call last):
+    obmm.emulator.control.ControlError: ...
+    """
 
 
-class ControlClient:
+class ControlClient(Closing):
     """A connection for control requests.
 
     Not for system calls, and not a process of any node. Raises OSError (FileNotFoundError,
     ConnectionRefusedError, ...) when no fabric answers on `path`.
+
+    `path` is the fabric's socket, `timeout` the seconds that an answer may take.  ControlError when the fabric refuses.
+
+    >>> with obmm.emulator.ControlClient(fabric.socket, timeout=30) as control:
+    ...     sorted(control.request("status")["nodes"])
+    ['a', 'b']
+    >>> control.close()
+    >>> control.closed
+    True
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout: float = 60.0) -> None:
@@ -36,30 +52,33 @@ class ControlClient:
             welcome = receive(self._socket, protocol.WELCOME.size)
             error = protocol.WELCOME.unpack(welcome)[3]
             if error:
-                raise ControlError(error, f"the fabric refuses this user or version: {os.strerror(error)}")
+                theirs = protocol.WELCOME.unpack(welcome)[1]
+                why = f"the fabric refuses this user: {os.strerror(error)}"
+                raise ControlError(
+                    error,
+                    why
+                    if theirs == protocol.VERSION
+                    else other_version("the fabric's protocol", theirs, protocol.VERSION),
+                )
         except BaseException:
             self._socket.close()
             raise
 
     def request(self, operation: str, **arguments: Any) -> Any:
-        """Ask for `operation`; its result, or ControlError with the fabric's reason."""
+        """Ask for `operation` with its `arguments`; its result, or ControlError with the fabric's reason."""
         send_frame(self._socket, {"op": operation, **arguments})
         answer = receive_frame(self._socket)
         if "error" in answer:
             raise ControlError(answer["errno"], answer["error"])
         return answer["result"]
 
+    @property
+    def closed(self) -> bool:
+        return self._socket.fileno() < 0
+
     def close(self) -> None:
         """Close the connection. The fabric goes on."""
         self._socket.close()
-
-    def __enter__(self) -> ControlClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def send_frame(stream: socket.socket, document: Any) -> None:

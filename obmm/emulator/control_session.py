@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .control import receive_frame, send_frame
 from .model.calls import KernelError
+from .model.inject import armed
 from .model.region import ExportRegion
 from .protocol import ProtocolError, WindowRequest
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("obmm.emulator")
 
+WAIT_MAX = 30.0
+"""Seconds that one request waits for calls to trace."""
+
 
 class ControlSession:
     """One control connection. Each request is a JSON object with `op`, answered by `result` or `error`."""
@@ -29,6 +33,7 @@ class ControlSession:
     def __init__(self, server: Server, connection: socket.socket) -> None:
         self._server = server
         self._socket = connection
+        self._ends_server = False
         self._operations: dict[str, Callable[..., Any]] = {
             "status": self._status,
             "program": self._program,
@@ -39,6 +44,7 @@ class ControlSession:
             "inject": self._inject,
             "stub": self._stub,
             "journal": self._journal,
+            "trace": self._trace,
             "check": self._check,
             "insmod": self._insmod,
             "rmmod": self._rmmod,
@@ -49,8 +55,12 @@ class ControlSession:
         """Serve until the client is gone."""
         try:
             while True:
-                request = receive_frame(self._socket)
-                send_frame(self._socket, self._answer(request))
+                answer = self._answer(receive_frame(self._socket))
+                try:
+                    send_frame(self._socket, answer)
+                finally:
+                    if self._ends_server:  # after its answer: the process may be gone before another line of this runs
+                        self._server.stop()
         except ProtocolError as error:
             log.warning("control connection dropped: %s", error)
         except OSError:
@@ -92,6 +102,7 @@ class ControlSession:
             "clients": len(server.clients),
             "open_files": len(server.files),
             "internal_errors": server.internal_errors,
+            "modelled": server.modelled,
             "descriptor_limit": server.descriptor_limit,
             "nodes": {name: self._node(host) for name, host in server.fabric.hosts.items()},
         }
@@ -121,6 +132,9 @@ class ControlSession:
                     for region in host.regions.values()
                 ],
                 "windows": len(list(host.decoder)),
+                "decoder": self._entries(host),
+                "faults": armed(host),
+                "loaded": host.loaded,
             }
 
     def _program(
@@ -164,10 +178,14 @@ class ControlSession:
     def _windows(self, node: str) -> list[dict[str, int]]:
         host = self._host(node)
         with host.fabric.lock:
-            return [
-                {"pa": e.pa, "length": e.length, "owner_cna": e.dcna, "tokenid": e.tokenid, "uba": e.uba}
-                for e in host.decoder
-            ]
+            return self._entries(host)
+
+    @staticmethod
+    def _entries(host: Host) -> list[dict[str, int]]:
+        return [
+            {"pa": e.pa, "length": e.length, "owner_cna": e.dcna, "tokenid": e.tokenid, "uba": e.uba}
+            for e in host.decoder
+        ]
 
     def _inject(self, node: str, fault: str, arguments: dict[str, Any]) -> None:
         self._server.fabric.inject(self._host(node).name, fault, **arguments)
@@ -181,6 +199,16 @@ class ControlSession:
         host = self._host(node)
         with host.fabric.lock:
             return host.take_journal()
+
+    def _trace(self, node: str | None = None, after: int = 0, wait: float = 0.0) -> dict[str, Any]:
+        """Calls after number `after` of one node or all; with `wait`, those of the next seconds when there are none."""
+        if node is not None:
+            self._host(node)
+        if not 0 <= wait <= WAIT_MAX:
+            raise ValueError(f"wait {wait} is not between 0 and {WAIT_MAX} seconds")
+        records = self._server.trace.since(after, wait)
+        last = records[-1].number if records else after
+        return {"last": last, "calls": [one.document() for one in records if node in (None, one.node)]}
 
     def _check(self) -> None:
         """The model's invariants; the error names the broken one."""
@@ -196,4 +224,4 @@ class ControlSession:
         self._host(node).rmmod()
 
     def _shutdown(self) -> None:
-        self._server.stop()
+        self._ends_server = True

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 _SOCKET_PATH_MAX = 107
 _MEMORY = Path("/dev/shm")
@@ -28,14 +29,14 @@ class FabricDirectory:
 
     def __init__(self, runtime: Path, name: str) -> None:
         if not name or "/" in name or name.startswith("."):
-            raise ValueError(f"{name!r} is no name for a fabric")
+            raise ValueError(f"{name!r} is not a name for a fabric")
         self.name = name
         self.path = runtime / name
         self.socket = runtime / f"{name}.sock"
         self.log = self.path / "log"
         self._runtime = runtime
         self._nodes = self.path / "nodes"
-        self._lock = -1
+        self._lock: IO[bytes] | None = None  # a file closes itself: none is lost to an interrupt
 
     def node(self, name: str) -> Path:
         """The root of a node's tree: below it are sys, proc and dev."""
@@ -74,21 +75,18 @@ class FabricDirectory:
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        lock = os.open(self._runtime / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        with _lock_file(self._runtime / ".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(lock)
 
     def _take(self) -> bool:
         """Hold the fabric's lock from now on, unless somebody does."""
         self.path.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = _lock_file(self.path / "lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(lock)
+            lock.close()
             return False
         self._lock = lock
         return True
@@ -103,9 +101,13 @@ class FabricDirectory:
     def _delete(self) -> None:
         self._delete_contents()
         shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def _lock_file(path: Path) -> IO[bytes]:
+    return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _memory_folder(near: Path) -> Path | None:
@@ -130,7 +132,7 @@ def _file_system(path: Path) -> str:
     """The type of the file system that `path` is on."""
     numbers = f"{os.major(path.stat().st_dev)}:{os.minor(path.stat().st_dev)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields = line.split()
-        if fields[2] == numbers:
-            return fields[fields.index("-") + 1]
+        mount, _, system = line.partition(" - ")
+        if mount.split()[2:3] == [numbers] and system:
+            return system.split()[0]
     return ""

@@ -13,13 +13,15 @@ import sys
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
-from obmm.backend import ensure_runtime_directory
+from obmm.closing import Closing, in_forked_children
+from obmm.driver.backend import Backend, ensure_runtime_directory
+from obmm.driver.modelled import TOLD, set_fabric
 
 from .control import ControlClient
 from .directory import FabricDirectory
+from .profile import Profile, told
 from .runtime import DEFAULT, fabric_directory, remove_stale
 
 START_SECONDS = 30.0
@@ -39,15 +41,41 @@ Nodes = int | Iterable[str]
 
 
 class FabricError(RuntimeError):
-    """A fabric could not be started, found or stopped; the text says which and why."""
+    """A fabric could not be started, found or stopped; the text says which and why.
+
+    >>> obmm.emulator.start(nodes=["a", "a"])
+    Traceback (most recent call last):
+    obmm.emulator.fabric.FabricError: ...
+    """
 
 
-class Fabric:
+class Fabric(Closing):
     """An emulated fabric that this process started, and that ends with it.
 
     Made by `start`. A context manager; `close` is idempotent. The server process watches this one: it goes
     when this process closes the fabric or dies in any way. In a forked child the handle can talk to the
-    fabric, but closing it there does nothing.
+    fabric, but closing it there does nothing.  ValueError for a `node` that the fabric does not have.
+
+    >>> own = obmm.emulator.start(nodes=["left", "right"])
+    >>> own.nodes, own.device("left") == own.device(0), own.root("left").is_dir()
+    (('left', 'right'), True, True)
+    >>> sorted(own.status()["nodes"]), "node-death" in own.faults()
+    (['left', 'right'], True)
+    >>> own.inject("left", "latency", value=0.001)
+    >>> own.inject("left", "reset")
+    >>> own.check()
+    >>> with obmm.open(own.device("left")) as owner, owner.export_region("2MiB") as region:
+    ...     handle = region.handle()
+    ...     pa = own.program_window("right", owner_cna=handle.owner_cna, owner_eid=handle.owner_eid,
+    ...                             tokenid=handle.tokenid, uba=handle.uba, length=handle.length)
+    ...     with obmm.open(own.device("right")) as reader, reader.import_region(handle, window=pa) as imported:
+    ...         imported.length == region.length
+    True
+    >>> len(own.journal("left")) > 0, own.request("status")["internal_errors"]
+    (True, 0)
+    >>> own.close()
+    >>> own.closed
+    True
     """
 
     def __init__(self, directory: FabricDirectory, server: subprocess.Popen[bytes], lifeline: socket.socket) -> None:
@@ -71,7 +99,7 @@ class Fabric:
         return self._directory.node(self._name(node))
 
     def request(self, operation: str, **arguments: Any) -> Any:
-        """One control request (`ControlClient.request`)."""
+        """One control request: `operation` with `arguments`, as `ControlClient.request`."""
         with ControlClient(self.socket) as control:
             return control.request(operation, **arguments)
 
@@ -119,6 +147,8 @@ class Fabric:
         Returns the local physical address that IMPORT takes. `pa` and `local_cna` 0 leave the choice to the
         fabric. Raises ControlError: ENOENT no such owner, ENOSPC window full, EEXIST `pa` taken, EINVAL
         length or address (driver specification 22.3 rule 2).
+
+        `owner_cna`, `owner_eid`, `tokenid`, `uba` and `length` (bytes) as in the owner's `obmm.Handle`; `cache` "cc" or "nc".
         """
         result: int = self.request(
             "program",
@@ -134,20 +164,16 @@ class Fabric:
         )
         return result
 
+    @property
+    def closed(self) -> bool:
+        return not self._close.alive
+
     def close(self) -> None:
         """Stop the server: mappings of its memory get SIGBUS, its files and its socket are deleted."""
         self._close()
 
-    def __enter__(self) -> Fabric:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
-        state = "" if self._close.alive else " closed"
+        state = " closed" if self.closed else ""
         return f"<obmm.emulator.Fabric {self.socket} nodes={','.join(self.nodes)}{state}>"
 
     def _name(self, node: str | int) -> str:
@@ -165,20 +191,42 @@ def start(
     strict: bool = False,
     seed: int = 0,
     log_level: str = "INFO",
+    fabric: str | None = None,
 ) -> Fabric:
     """Start a fabric that lives until the returned handle is closed or this process dies.
 
     `nodes` is a number (they are called a, b, c, ...) or a list of names; `topology` a TOML file that
     describes the whole fabric instead. `strict` models caches with random early evictions from `seed`
-    (driver specification 22.3 rule 1). Raises FabricError with the server's reason.
+    (driver specification 22.3 rule 1). `fabric`: the name of a profile, or its file (docs/fabric.md): guarded calls and
+    gathers on imports from it, of all Python processes, take as long as is modelled. Raises FabricError with the server's reason.
+
+    `log_level`: of the server's log.
+
+    >>> with obmm.emulator.start(nodes=3) as own:
+    ...     own.nodes
+    ('a', 'b', 'c')
     """
     name = f"fabric-{os.getpid()}-{secrets.token_hex(4)}"
-    server, lifeline = launch(name, nodes, topology, strict=strict, seed=seed, log_level=log_level, outlive=False)
+    server, lifeline = launch(
+        name, nodes, topology, strict=strict, seed=seed, log_level=log_level, fabric=fabric, outlive=False
+    )
     try:
         return Fabric(fabric_directory(name), server, lifeline)
     except BaseException:
         _end(server, lifeline, os.getpid())
         raise
+
+
+def wait_as(device: str, fabric: str | None) -> None:
+    """Let this process wait on imports from `device` ("emulator...") as `fabric` is modelled, or not at all (None), whatever
+    the fabric itself was started with.  ObmmArgumentError for a profile that is none.
+
+    >>> obmm.emulator.wait_as(fabric.device("b"), "ub-cacheable")
+    >>> obmm.emulator.wait_as(fabric.device("b"), None)
+    """
+    at = Backend.parse(device).socket
+    if at is not None:
+        set_fabric(at, None if fabric is None else Profile.named(fabric))
 
 
 def start_daemon(
@@ -189,9 +237,12 @@ def start_daemon(
     strict: bool = False,
     seed: int = 0,
     log_level: str = "INFO",
+    fabric: str | None = None,
 ) -> dict[str, Any]:
     """Start a fabric that outlives this process (``obmm emulate up``); what the server said when it was ready."""
-    server, lifeline = launch(name, nodes, topology, strict=strict, seed=seed, log_level=log_level, outlive=True)
+    server, lifeline = launch(
+        name, nodes, topology, strict=strict, seed=seed, log_level=log_level, fabric=fabric, outlive=True
+    )
     with lifeline:
         try:
             ready: dict[str, Any] = json.loads(_line(lifeline, fabric_directory(name)))
@@ -210,9 +261,11 @@ def launch(
     strict: bool,
     seed: int,
     log_level: str,
+    fabric: str | None,
     outlive: bool,
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a server process and give it its orders; it answers over the returned socket."""
+    modelled = None if fabric is None else told(fabric)
     runtime = ensure_runtime_directory()
     remove_stale()
     orders = {
@@ -224,6 +277,8 @@ def launch(
         "seed": seed,
         "log_level": log_level,
         "outlive": outlive,
+        "beside": {TOLD: modelled},
+        "modelled": fabric,
     }
     ours, theirs = socket.socketpair()
     with theirs:
@@ -281,11 +336,9 @@ def _end(server: subprocess.Popen[bytes], lifeline: socket.socket, owner: int) -
 _lifelines: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
+@in_forked_children
 def _forget_lifelines() -> None:
     """A forked child must not keep the server alive after its parent."""
     for lifeline in tuple(_lifelines):
         with contextlib.suppress(OSError):
             lifeline.close()
-
-
-os.register_at_fork(after_in_child=_forget_lifelines)

@@ -14,7 +14,7 @@ from enum import IntEnum
 from .model.calls import Action, Map, Protect
 
 MAGIC = 0x4D4D424F
-VERSION = 1
+VERSION = 2
 PAYLOAD_MAX = 16384
 ACTIONS_MAX = 64
 REQUEST_FAULT = 1
@@ -55,6 +55,7 @@ class Call(IntEnum):
     LEAVE = 14
     CHMOD = 15
     CHOWN = 16
+    OPENS = 17
 
 
 class FileOperation(IntEnum):
@@ -125,6 +126,12 @@ def need(address: int, size: int) -> bytes:
 def done(value: int, error: int = 0, address: int = 0, copy_back: bytes = b"") -> bytes:
     """The last answer of a call without actions."""
     return ANSWER.pack(Reply.DONE, error, value, 0, 0, 0, address, len(copy_back)) + copy_back
+
+
+def value(answer: bytes) -> int:
+    """The result that an answer tells."""
+    result: int = ANSWER.unpack_from(answer)[2]
+    return result
 
 
 def foreign() -> bytes:

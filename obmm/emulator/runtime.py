@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from obmm.backend import default_socket, runtime_directory
+from obmm.driver.backend import default_socket, runtime_directory
 
 from .directory import FabricDirectory
 

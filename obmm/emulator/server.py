@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fabric's process: accepts clients, hands their system calls to the model, and ends in good order.
 
-One thread per client, so that each blocks on nobody but its own client; one main thread that accepts,
+One thread per client, so that each waits for its own client only; one main thread that accepts,
 notices closed files and obeys signals and the lifeline.
 """
 
@@ -34,6 +34,7 @@ from .open_files import OpenFiles
 from .protocol import Kind, WindowRequest
 from .session import Session
 from .topology import Topology
+from .trace import Trace
 from .tree import DiskTree
 
 log = logging.getLogger("obmm.emulator")
@@ -53,9 +54,12 @@ class Server:
         self.started = time.monotonic()
         self.directory = directory
         self.fabric = Fabric(topology)
-        self.files = OpenFiles()
+        self.files = OpenFiles(os.getpid())
         self.clients = Clients()
+        self.trace = Trace()
         self.internal_errors = 0
+        self.modelled: str | None = None
+        """The profile that its imports are modelled by: told, and waited for by its readers."""
         self.descriptor_limit = _raise_descriptor_limit()
         self._uid = os.geteuid()
         self._trees = {name: DiskTree(directory.node(name)) for name in self.fabric.hosts}
@@ -120,6 +124,7 @@ class Server:
     def close(self) -> None:
         """Drop the clients, destroy the memory, delete the files."""
         self._listener.close()
+        self.trace.close()
         for session in self.clients:
             session.close()
         for session in self.clients:
@@ -183,7 +188,7 @@ class Server:
                 connection.sendall(_welcome(refusal))
                 connection.close()
                 return
-            connection.sendall(_welcome(0, host.name, str(self._trees[host.name].root)))
+            connection.sendall(_welcome(0, host.name, str(self._trees[host.name].root), os.getpid()))
             connection.settimeout(None)
         except OSError as error:
             log.debug("dropped before its first request: %s", error)
@@ -262,8 +267,8 @@ class Server:
         return None
 
 
-def _welcome(error: int, node: str = "", root: str = "") -> bytes:
-    return protocol.WELCOME.pack(protocol.MAGIC, protocol.VERSION, 0, error, 0, node.encode(), os.fsencode(root))
+def _welcome(error: int, node: str = "", root: str = "", tag: int = 0) -> bytes:
+    return protocol.WELCOME.pack(protocol.MAGIC, protocol.VERSION, 0, error, tag, node.encode(), os.fsencode(root))
 
 
 def _raise_descriptor_limit() -> int:
@@ -284,7 +289,9 @@ def main(lifeline: socket.socket) -> None:
             logging.basicConfig(
                 filename=directory.log, level=orders["log_level"], format="%(asctime)s %(levelname)s %(message)s"
             )
+            _write_beside(directory, orders["beside"])
             server = Server(topology, directory)
+            server.modelled = orders["modelled"]
         except BaseException:
             directory.remove()
             raise
@@ -298,6 +305,14 @@ def main(lifeline: socket.socket) -> None:
         server.serve(None if orders["outlive"] else lifeline)
     finally:
         server.close()
+
+
+def _write_beside(directory: FabricDirectory, files: dict[str, str | None]) -> None:
+    """What the starter has to tell other processes; None: nothing, and nothing that a dead fabric of that name left."""
+    for name, text in files.items():
+        (directory.path / name).unlink(missing_ok=True)
+        if text is not None:
+            (directory.path / name).write_text(text)
 
 
 def _topology(orders: dict[str, Any]) -> Topology:

@@ -47,7 +47,7 @@ class Session:
     """The requests of one connection.
 
     The connection is the process: its end of file is the process's exit, and until then its mappings
-    live. The thread blocks only on its own client, so a client that stops stalls nobody else.
+    live. The thread blocks only on its own client, so a client that stops stalls no other.
     """
 
     def __init__(self, server: Server, host: Host, connection: socket.socket, pid: int, uid: int) -> None:
@@ -84,6 +84,7 @@ class Session:
             Call.LEAVE: self._leave,
             Call.CHMOD: self._chmod,
             Call.CHOWN: self._chown,
+            Call.OPENS: self._opens,
         }
 
     @property
@@ -128,9 +129,11 @@ class Session:
         if call != Call.UNDO:
             self._undo = None
         self.busy = True
+        refusal: KernelError | None = None
         try:
             frames = handler(file, arguments, payload)
         except KernelError as error:
+            refusal = error
             log.debug("node %s: process %d: %s: %s", self.host.name, self.pid, Call(call).name, error)
             frames = protocol.with_actions(-1, error.actions, error=error.errno)
             if error.errno == errno.ENOMEM:
@@ -138,19 +141,40 @@ class Session:
         except ConnectionError:
             raise
         except OSError as error:
-            frames = [(protocol.done(-1, self.server.out_of_resources(error)), [])]
+            number = self.server.out_of_resources(error)
+            refusal = KernelError(number, "server", f"the emulator itself: {error.strerror or error}")
+            frames = [(protocol.done(-1, number), [])]
         except (ProtocolError, RecursionError):
             raise
         except Exception:
             self.server.internal_errors += 1
             log.exception("node %s: %s failed inside the emulator", self.host.name, Call(call).name)
+            refusal = KernelError(errno.EIO, "server", "an error of the emulator's own: see its log")
             frames = [(protocol.done(-1, errno.EIO), [])]
         finally:
             self.busy = False
+        self._note(call, file, arguments, payload, frames, refusal)
         try:
             self._send(frames)
         except OSError as error:
             raise ConnectionResetError(error.errno, f"the answer cannot be sent: {error}") from None
+
+    def _note(
+        self,
+        call: int,
+        file: int,
+        arguments: tuple[int, ...],
+        payload: bytes | None,
+        frames: Reply,
+        refusal: KernelError | None,
+    ) -> None:
+        """For the trace: calls that did not reach this server are left out."""
+        if frames is _FOREIGN:
+            return
+        served = self._served(file) if file else None
+        value = protocol.value(frames[-1][0]) if frames and refusal is None else 0
+        path = served.path if served else "-"
+        self.server.trace.add(self.host.name, self.pid, call, path, arguments, payload, value, refusal)
 
     # --- the stream -------------------------------------------------------------------------------
 
@@ -263,7 +287,7 @@ class Session:
         address, length, prot, flags, offset, no_room = arguments
         if no_room:
             if no_room not in errno.errorcode:
-                raise ProtocolError(f"{no_room} is no errno")
+                raise ProtocolError(f"{no_room} is not an errno")
             # M1 comes before the search for room, everything else after it
             if not length or offset % PAGE:
                 raise KernelError(errno.EINVAL, "M1", f"length {length:#x}, offset {offset:#x}")
@@ -334,6 +358,9 @@ class Session:
         self.host.unprogram(arguments[0])
         self._windows.discard(arguments[0])
         return _DONE
+
+    def _opens(self, _file: int, arguments: tuple[int, ...], _payload: bytes | None) -> Reply:
+        return [(protocol.done(self.host.opens(arguments[0])), [])]
 
     def _chmod(self, _file: int, arguments: tuple[int, ...], payload: bytes | None) -> Reply:
         mode, uid = arguments[:2]

@@ -17,11 +17,11 @@ class TopologyError(ValueError):
 
 
 class Table:
-    """A table at `where`. Every read names a key; `finish` refuses keys that nobody read."""
+    """A table at `where`. Every read names a key; `finish` refuses keys that were not read."""
 
     def __init__(self, value: object, where: str) -> None:
         if not isinstance(value, Mapping):
-            raise TopologyError(f"{where}: {value!r} is no table")
+            raise TopologyError(f"{where}: {value!r} is not a table")
         self.where = where
         self._values: dict[str, Any] = dict(value)
         self._known: list[str] = []
@@ -48,7 +48,7 @@ class Table:
         if value is default and default is not _REQUIRED:
             return value
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TopologyError(f"{self.place(key)}: {value!r} is no integer")
+            raise TopologyError(f"{self.place(key)}: {value!r} is not an integer")
         if not low <= value <= high:
             raise TopologyError(f"{self.place(key)}: {value:#x} is not between {low:#x} and {high:#x}")
         return value
@@ -64,7 +64,7 @@ class Table:
         """A text, one of `choices` when they are given."""
         value = self.get(key, default)
         if not isinstance(value, str) or not value:
-            raise TopologyError(f"{self.place(key)}: {value!r} is no text")
+            raise TopologyError(f"{self.place(key)}: {value!r} is not text")
         if choices and value not in choices:
             raise TopologyError(f"{self.place(key)}: {value!r} is none of {', '.join(choices)}")
         return value
@@ -91,7 +91,7 @@ class Table:
         for key in self._values:
             near = difflib.get_close_matches(key, self._known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(set(self._known)))}"
-            raise TopologyError(f"{self.place(key)}: unknown key; {hint}")
+            raise TopologyError(f"{self.place(repr(key)[1:-1])}: unknown key; {hint}")
 
 
 def parse_size(value: object, where: str) -> int:
@@ -101,7 +101,7 @@ def parse_size(value: object, where: str) -> int:
     else:
         match = value if not isinstance(value, str) else _SIZE.fullmatch(value.strip())
         if not isinstance(match, re.Match):
-            raise TopologyError(f"{where}: {value!r} is no size; write bytes, or a number with KiB, MiB, GiB or TiB")
+            raise TopologyError(f"{where}: {value!r} is not a size; write bytes, or a number with KiB, MiB, GiB or TiB")
         number = int(match[1].replace("_", ""), 0) * _UNITS[match[2]]
     if not 0 <= number < 1 << 64:
         raise TopologyError(f"{where}: {value!r} does not fit in 64 bits")

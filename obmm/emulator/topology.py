@@ -23,7 +23,7 @@ integers or texts with a unit ("2MiB", "1G"). Everything but names, CNAs, EIDs a
     contiguous_percent = 100       # pmd_mapping=
     max_nodes = 16                 # nodes that the kernel knows
     features = 0xf                 # firmware mask; absent = no source
-    discontiguous = true           # neighbours in a region are no neighbours in memory
+    discontiguous = true           # neighbours in a region are not neighbours in memory
     distances = [[0, 1, 20]]       # node, node, distance
 
     [[host.node]]
@@ -49,12 +49,13 @@ integers or texts with a unit ("2MiB", "1G"). Everything but names, CNAs, EIDs a
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
+
+from obmm.toml_text import parse_toml, read_toml
 
 from .toml_table import Table, TopologyError, size_text
 
@@ -108,7 +109,7 @@ class Node:
     def parse(cls, table: Table) -> Node:
         cpus = table.get("cpus", [])
         if not isinstance(cpus, list) or not all(isinstance(cpu, int) and cpu >= 0 for cpu in cpus):
-            raise TopologyError(f"{table.place('cpus')}: {cpus!r} is no list of CPU numbers")
+            raise TopologyError(f"{table.place('cpus')}: {cpus!r} is not a list of CPU numbers")
         node = cls(
             id=table.integer("id", high=1023),
             package=table.integer("package", None),
@@ -203,7 +204,7 @@ class HostSpec:
             if controller.node is not None and controller.node not in nodes:
                 raise TopologyError(f"{where}: controller {controller.cna:#x} names node {controller.node}, not there")
             if not any(controller.eid):
-                raise TopologyError(f"{where}: controller {controller.cna:#x} has the EID 0, which names nobody")
+                raise TopologyError(f"{where}: controller {controller.cna:#x} has the EID 0, which names no controller")
         ranges = [(low, high, f"memory of node {node}") for node, (low, high) in self.memory_ranges().items()]
         ranges += [
             (window.base, window.end, f"{window.kind} window of controller {controller.cna:#x}")
@@ -274,14 +275,18 @@ class Topology:
     @classmethod
     def load(cls, path: str | Path) -> Topology:
         """Read a TOML file; raise `TopologyError` that names the place for anything wrong in it."""
-        return cls.loads(Path(path).read_text(), str(path))
+        try:
+            document = read_toml(path)
+        except ValueError as error:
+            raise TopologyError(f"{path}: not TOML: {error}") from None
+        return cls.parse(document, str(path))
 
     @classmethod
     def loads(cls, text: str, where: str = "topology") -> Topology:
         """Like `load`, from a text."""
         try:
-            document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            document = parse_toml(text.encode())
+        except ValueError as error:
             raise TopologyError(f"{where}: not TOML: {error}") from None
         return cls.parse(document, where)
 
@@ -317,14 +322,14 @@ def _parse_eid(value: object, where: str) -> bytes:
             raw = b""
         if len(raw) == 16:
             return raw
-    raise TopologyError(f"{where}: {value!r} is no EID; write an integer or 32 hex digits")
+    raise TopologyError(f"{where}: {value!r} is not an EID; write an integer or 32 hex digits")
 
 
 def _parse_distances(value: object, where: str) -> dict[tuple[int, int], int]:
     distances: dict[tuple[int, int], int] = {}
     for one in value if isinstance(value, list) else [value]:
         if not isinstance(one, list) or len(one) != 3 or not all(isinstance(n, int) and n >= 0 for n in one):
-            raise TopologyError(f"{where}: {one!r} is no [node, node, distance]")
+            raise TopologyError(f"{where}: {one!r} is not [node, node, distance]")
         if not 10 <= one[2] <= 255:
             raise TopologyError(f"{where}: distance {one[2]} is not between 10 and 255")
         distances[one[0], one[1]] = one[2]

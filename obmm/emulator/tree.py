@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import stat
 from pathlib import Path
 
 log = logging.getLogger("obmm.emulator")
@@ -34,7 +35,10 @@ class DiskTree:
         logged: the call that it belongs to goes on, as in the kernel.
         """
         try:
-            self._write(self._prefix + path, path, data, mode & 0o7777)
+            if stat.S_ISLNK(mode):
+                self._link(self._prefix + path, data.decode())
+            else:
+                self._write(self._prefix + path, path, data, mode & 0o7777)
         except OSError as error:
             log.error("%s%s: %s", self._prefix, path, error)
 
@@ -51,6 +55,16 @@ class DiskTree:
             self._create(staged, data, mode)
             os.rename(staged, target)
             self._replaced[path] = data, mode
+
+    @staticmethod
+    def _link(target: str, to: str) -> None:
+        try:
+            os.symlink(to, target)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+            os.symlink(to, target)
+        except FileExistsError:
+            pass  # a link of the tree never leads elsewhere
 
     def _create(self, target: str, data: bytes, mode: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses the line between the driver model and whoever serves it.
+"""What crosses the line between the driver model and its server.
 
 The model answers system calls.  It never touches a client's memory, address
 space or descriptors by itself: it reads user memory through `UserMemory`, and

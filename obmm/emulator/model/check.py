@@ -74,7 +74,7 @@ def _check_place(host: Host, region: Region) -> None:
     """Physical place, token, window range."""
     name = f"region {region.mem_id}"
     found = host.physical.find(region.physical_address(0))
-    assert found is not None, f"{name}: its first page is nobody's"
+    assert found is not None, f"{name}: its first page has no owner"
     if isinstance(region, ImportRegion):
         held = host.imports.at(region.pa)
         owner = region.preimport or region
@@ -83,7 +83,7 @@ def _check_place(host: Host, region: Region) -> None:
     elif isinstance(region, ExportRegion):
         assert found[0] is region or region.from_user, f"{name}: region {found[0].mem_id} has its memory"
         assert region.ummu is not None, f"{name}: no UMMU"
-        holder = region.ummu.exports.get(region.tokenid, region)  # nobody after a failed roll-back (U6)
+        holder = region.ummu.exports.get(region.tokenid, region)  # no holder after a failed roll-back (U6)
         assert holder is region, f"{name}: token {region.tokenid} is not its own"
         assert region.size == sum(region.node_sizes), f"{name}: sizes per node do not add up"
 
@@ -102,7 +102,7 @@ def _check_ranges(host: Host) -> None:
             assert held.owner in host.preimports, f"range {held.start:#x}: its preimport is gone"
             assert held.owner.users == users[held.owner], f"preimport {held.start:#x}: {held.owner.users} users"
         else:
-            assert isinstance(held.owner, ImportRegion), f"range {held.start:#x}: its owner is no region"
+            assert isinstance(held.owner, ImportRegion), f"range {held.start:#x}: its owner is not a region"
             assert host.regions.get(held.owner.mem_id) is held.owner, f"range {held.start:#x}: its region is gone"
 
 
@@ -112,7 +112,7 @@ def _check_pools(host: Host) -> None:
     for region in host.regions.values():
         if isinstance(region, ExportRegion):
             if region.from_user:
-                assert region.pinned is not None, f"region {region.mem_id}: nobody's pages"
+                assert region.pinned is not None, f"region {region.mem_id}: its pages are not pinned"
                 continue
             for node, size in enumerate(region.node_sizes):
                 used[node] += size

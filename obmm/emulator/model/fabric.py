@@ -75,14 +75,14 @@ class Fabric:
         self._changed.notify_all()
 
     def resolve(self, dcna: int, tokenid: int, uba: int) -> tuple[ExportRegion, int] | None:
-        """The export and offset that (destination CNA, token, UBA) name, or None: nobody answers."""
+        """The export and offset that (destination CNA, token, UBA) name, or None when none answers."""
         found = self._ummus.get(dcna)
         if found is None or found[0].dead:
             return None
         return found[1].find(tokenid, uba)
 
     def export_pieces(self, region: ExportRegion, offset: int, length: int) -> Iterator[tuple[Backing, int]]:
-        """What answers for a part of an export: its memory; nobody for pages of a process (EXPORT_PID)."""
+        """What answers for a part of an export: its memory; None for pages of a process (EXPORT_PID)."""
         hole = self.hole.backing(0)
         if region.memory is None:
             yield hole, length

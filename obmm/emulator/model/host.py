@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 CONTROL_NODE = "/dev/obmm"
 REGION_NODE = "/dev/obmm_shmdev"
+UNCHANGED = 0xFFFFFFFF
+"""A uid or gid of -1: chown leaves it as it is."""
 
 
 class Host:
@@ -62,6 +64,10 @@ class Host:
         )
         self.dead = False
         """The whole machine is gone (`inject` node-death)."""
+        self.gate_shut: tuple[int | None, bool] | None = None
+        """What the gate was before `inject` gate-closed."""
+        self.module_taken = False
+        """`inject` module-absent unloaded the module."""
         self.engine = CacheEngine(self)
         self.decoder = Decoder()
         self.numa = RemoteNuma(self)
@@ -92,7 +98,7 @@ class Host:
         self.dram: Dram
         self.pools: dict[int, Pool] = {}
         self.loaded = False
-        self._load(spec.parameters())
+        self.load()
 
     @property
     def features(self) -> int | None:
@@ -134,6 +140,10 @@ class Host:
         self.uevents += ["remove@.../obmm", "remove@.../obmm"]
         self.tree.module_unloaded()
 
+    def load(self) -> None:
+        """Load the module as the topology says, for callers that hold the lock."""
+        self._load(self.spec.parameters())
+
     def _load(self, params: str) -> None:
         module = Module(params, self.features, self.contiguous_percent)
         nodes = self.local_nodes()
@@ -142,16 +152,20 @@ class Host:
         if max(nodes) >= MAX_LOCAL_NODES:
             raise KernelError(errno.EOPNOTSUPP, "2", f"local node {max(nodes)}; the driver supports 0...15")
         self.module = module
+        self.control_mode = 0o600
+        """Of /dev/obmm, until the module goes."""
+        self.control_owner = 0, 0
         self.dram = Dram(self.spec, module.memseg)
         target = module.mempool_size // len(nodes) // module.memseg
         self.pools = {node: Pool(self, node, target) for node in nodes}
         self.loaded = True
+        self.gate_shut = None
         self.uevents += ["add@.../obmm", "add@.../obmm"]
         self.tree.module_loaded()
 
     @contextmanager
     def module_use(self) -> Iterator[None]:
-        """A call that may sleep pins the module: nobody sees it unloading (X15, I26, R1)."""
+        """A call that may sleep pins the module, so it cannot be unloading (X15, I26, R1)."""
         self.busy_calls += 1
         try:
             yield
@@ -211,24 +225,31 @@ class Host:
         number = path[len(REGION_NODE) :] if path.startswith(REGION_NODE) else ""
         region = self.regions.get(int(number)) if number.isdecimal() and len(number) <= 7 else None
         if region is None or str(region.mem_id) != number:
-            raise KernelError(errno.ENOENT, "9.1", path)
+            raise KernelError(errno.ENOENT, "OPEN1", path)
         return region
 
     def chmod(self, path: str, mode: int) -> None:
-        """Change the mode of a device node; it is back at 0600 when the id is reused."""
+        """Change the mode of a device node; it is back at 0600 when the id or the module is loaded anew."""
         with self.fabric.lock:
             region = self.lookup(path)
-            if region is not None:
+            if region is None:
+                self.control_mode = mode
+            else:
                 region.mode = mode
-                self.tree.changed_node(region)
+            self.tree.changed_node(region)
 
     def chown(self, path: str, uid: int, gid: int) -> None:
         """Change the owner of a device node."""
         with self.fabric.lock:
             region = self.lookup(path)
-            if region is not None:
-                region.owner = uid, gid
-                self.tree.changed_node(region)
+            given = uid, gid
+            old = self.control_owner if region is None else region.owner
+            owner = tuple(was if new == UNCHANGED else new for new, was in zip(given, old, strict=True))
+            if region is None:
+                self.control_owner = owner[0], owner[1]
+            else:
+                region.owner = owner[0], owner[1]
+            self.tree.changed_node(region)
 
     # --- hardware -----------------------------------------------------------------------------------
 
@@ -320,8 +341,15 @@ class Host:
         with self.fabric.lock:
             self._decoder_changed(address, self.decoder.remove(address).length)
 
+    def opens(self, mem_id: int) -> int:
+        """How many open files a region has (ENOENT when there is none)."""
+        with self.fabric.lock:
+            if mem_id not in self.regions:
+                raise KernelError(errno.ENOENT, "9", f"no region {mem_id}")
+            return self.regions[mem_id].opens
+
     def unprogram_unused(self, addresses: Collection[int]) -> None:
-        """Forget those of a dead process's entries that no import uses: nobody else knows of them."""
+        """Forget those of a dead process's entries that no import uses: no living process knows them."""
         with self.fabric.lock:
             for entry in [entry for entry in self.decoder if entry.pa in addresses]:
                 if not self.imports.overlaps(entry.pa, entry.end):

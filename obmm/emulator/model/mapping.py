@@ -230,7 +230,7 @@ def memory_pieces(host: Host, region: Region, offset: int, length: int) -> Itera
 
 
 def window_pieces(host: Host, pa: int, length: int) -> Iterator[tuple[Backing, int]]:
-    """What answers behind a local window: decoded remote memory, backed windows, or nobody (SIGBUS)."""
+    """What answers behind a local window: decoded remote memory, backed windows, or nothing (SIGBUS)."""
     end = pa + length
     for entry in host.decoder.overlapping(pa, end):
         if pa < entry.pa:

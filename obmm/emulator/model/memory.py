@@ -27,11 +27,12 @@ class Descriptor:
 class Memory:
     """Zero-filled shared memory of `size` bytes in one descriptor; pages appear at first touch."""
 
-    __slots__ = ("_descriptor", "poisoned", "size")
+    __slots__ = ("_descriptor", "poisoned", "revoked", "size")
 
     def __init__(self, name: str, size: int) -> None:
         self.size = size
         self.poisoned = IntervalSet()
+        self.revoked = False
         try:
             fd = os.memfd_create(name, os.MFD_CLOEXEC)
         except OSError as error:
@@ -69,6 +70,7 @@ class Memory:
 
     def revoke(self) -> None:
         """Take the memory away: every existing mapping of it gets SIGBUS from now on."""
+        self.revoked = True
         if self._descriptor is not None:
             os.ftruncate(self._descriptor.fd, 0)
 
@@ -89,6 +91,7 @@ class SegmentedMemory(Memory):
     def __init__(self, name: str, size: int, unit: int) -> None:
         self.size = size
         self.poisoned = IntervalSet()
+        self.revoked = False
         self._descriptor = None
         self._name = name
         self._unit = unit
@@ -99,7 +102,8 @@ class SegmentedMemory(Memory):
         while offset < end:
             index, at = divmod(offset, self._unit)
             part = min(self._unit - at, end - offset)
-            yield (hole if offset in self.poisoned else self._piece(index).backing(at)), part
+            lost = self.revoked or offset in self.poisoned
+            yield (hole if lost else self._piece(index).backing(at)), part
             offset += part
 
     def poison(self, page: int) -> tuple[int, int]:
@@ -111,6 +115,7 @@ class SegmentedMemory(Memory):
         return low, high
 
     def revoke(self) -> None:
+        self.revoked = True
         for piece in self._units.values():
             piece.revoke()
 

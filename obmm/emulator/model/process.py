@@ -50,16 +50,16 @@ class Process:
         with host.fabric.lock:
             region = host.lookup(path)
             if host.faults.open_error:
-                raise KernelError(host.faults.open_error, "9.1", "injected")
+                raise KernelError(host.faults.open_error, "OPEN1", "injected")
             if flags & O_CREAT and flags & O_EXCL:
-                raise KernelError(errno.EEXIST, "9.1", f"{path} exists")
+                raise KernelError(errno.EEXIST, "OPEN1", f"{path} exists")
             if flags & O_DIRECTORY:
-                raise KernelError(errno.ENOTDIR, "9.1", f"{path} is no folder")
+                raise KernelError(errno.ENOTDIR, "OPEN1", f"{path} is not a folder")
             if flags & O_PATH:
                 return OpenFile(host, path, flags, None)
-            mode, owner = (region.mode, region.owner) if region else (0o600, (0, 0))
+            mode, owner = (region.mode, region.owner) if region else (host.control_mode, host.control_owner)
             if not _may_open(mode, owner, self.uid, flags):
-                raise KernelError(errno.EACCES, "9.1", f"mode {mode:#o}, uid {self.uid}")
+                raise KernelError(errno.EACCES, "OPEN1", f"mode {mode:#o}, uid {self.uid}")
             if region is not None:
                 self._open_region(region, flags)
             if flags & os.O_DIRECT:
@@ -71,11 +71,11 @@ class Process:
     def _open_region(self, region: Region, flags: int) -> None:
         if flags & os.O_SYNC:
             if not region.noncacheable:
-                raise KernelError(errno.EPERM, "9.1", "O_SYNC, but the region has no non-cacheable capability")
+                raise KernelError(errno.EPERM, "OPEN3", "O_SYNC, but the region has no non-cacheable capability")
         elif not region.cacheable:
-            raise KernelError(errno.EPERM, "9.1", "no O_SYNC, but the region has no cacheable capability")
+            raise KernelError(errno.EPERM, "OPEN2", "no O_SYNC, but the region has no cacheable capability")
         if region.destroying:
-            raise KernelError(errno.EAGAIN, "9.1", "the region is being removed")
+            raise KernelError(errno.EAGAIN, "OPEN4", "the region is being removed")
 
     def ioctl(self, file: OpenFile, request: int, argument: int, user: UserMemory) -> Answer:
         """ioctl(2) on either node: dispatch rules D1-D5, or UPDATE_RANGE."""

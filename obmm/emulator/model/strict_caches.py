@@ -111,7 +111,7 @@ class StrictCaches:
         return copy
 
     def _copied(self, copy: _Copy, offset: int, pieces: Iterator[tuple[Backing, int]]) -> Iterator[tuple[Backing, int]]:
-        """The copy in place of memory; where nobody answers there is nothing to copy."""
+        """The copy in place of memory; where no memory answers there is nothing to copy."""
         for backing, length in pieces:
             yield (backing if backing.fd == self._host.fabric.hole.fd else copy.lines.backing(offset)), length
             offset += length

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 REGIONS = "/sys/devices/obmm"
 POOLS = "/sys/kernel/obmm_mempool"
-PARAMETERS = "/sys/module/obmm/parameters"
+MODULE = "/sys/module/obmm"
+PARAMETERS = f"{MODULE}/parameters"
+MISC = "/sys/devices/virtual/misc/obmm"
+MISC_CLASS = "/sys/class/misc/obmm"
+NUMBERS = "/sys/dev/char"
+"""Links from device numbers to devices."""
 PREIMPORTS = "/proc/obmm/preimport_info"
 FEATURE_FILE = "/sys/bus/ub/ub_feature"
 MISC_MAJOR, MISC_MINOR, SHMDEV_MAJOR = 10, 122, 511
@@ -30,7 +35,7 @@ FEATURES = ("borrow_nc", "borrow_cc", "share_nc", "share_cc")
 PREIMPORT_HEADER = f"{'pa_start':<16} - {'pa_end':<16} : {'dcna':<8} {'scna':<8}    {'deid':<37} {'seid':<37}    nid\n"
 
 File = tuple[Callable[[], bytes], int]
-"""A file: what makes its contents, and its mode (with S_IFCHR for a device node)."""
+"""A file: what makes its contents, and its mode (with S_IFCHR for a device node, S_IFLNK for a link)."""
 
 
 class Sink(Protocol):
@@ -38,7 +43,7 @@ class Sink(Protocol):
 
     def write(self, path: str, data: bytes, mode: int) -> None:
         """The file at `path` (absolute) is new or has new contents. A device node has S_IFCHR in its mode
-        and ``b"major:minor\\n"`` as contents."""
+        and ``b"major:minor\\n"`` as contents, ``b"major:minor uid:gid\\n"`` when it is not root's; a link has S_IFLNK and its target."""
 
     def remove(self, path: str) -> None:
         """The file or folder at `path` is gone."""
@@ -128,7 +133,8 @@ class Tree:
 
     def module_unloaded(self) -> None:
         """They go away again."""
-        for path in ("/dev/obmm", "/sys/class/misc/obmm", "/sys/module/obmm", REGIONS, POOLS, "/proc/obmm"):
+        number = f"{NUMBERS}/{MISC_MAJOR}:{MISC_MINOR}"
+        for path in ("/dev/obmm", number, MISC_CLASS, MISC, MODULE, REGIONS, POOLS, "/proc/obmm"):
             self._remove(path)
         self._changed_devices()
 
@@ -140,12 +146,13 @@ class Tree:
     def region_removed(self, region: Region) -> None:
         """They go away again."""
         self._remove(f"/dev/obmm_shmdev{region.mem_id}")
+        self._remove(f"{NUMBERS}/{SHMDEV_MAJOR}:{region.mem_id}")
         self._remove(f"{REGIONS}/obmm_shmdev{region.mem_id}")
         self._region_changed_others(region)
 
-    def changed_node(self, region: Region) -> None:
-        """Mode or owner of a region's node changed."""
-        self._write(self._node_files(region))
+    def changed_node(self, region: Region | None) -> None:
+        """Mode or owner of a region's node, or of the control node, changed."""
+        self._write(self._control_files() if region is None else self._node_files(region))
 
     def changed_preimport(self, preimport: Preimport) -> None:
         """A preimport appeared or went."""
@@ -224,13 +231,19 @@ class Tree:
     def _module_files(self) -> Iterator[tuple[str, File]]:
         host = self._host
         device = f"{MISC_MAJOR}:{MISC_MINOR}"
-        yield "/dev/obmm", (_text(device), stat.S_IFCHR | 0o600)
-        yield "/sys/class/misc/obmm/dev", (_text(device), 0o444)
-        yield "/sys/class/misc/obmm/uevent", (_text(f"MAJOR={MISC_MAJOR}\nMINOR={MISC_MINOR}\nDEVNAME=obmm"), 0o644)
+        yield from self._control_files()
+        yield f"{MISC}/dev", (_text(device), 0o444)
+        yield f"{MISC}/uevent", (_text(f"MAJOR={MISC_MAJOR}\nMINOR={MISC_MINOR}\nDEVNAME=obmm"), 0o644)
+        yield f"{MISC}/power/control", (_text("auto"), 0o644)
+        yield f"{MISC}/subsystem", _link("../../../../class/misc")
+        yield MISC_CLASS, _link("../../devices/virtual/misc/obmm")
+        yield f"{NUMBERS}/{device}", _link("../../devices/virtual/misc/obmm")
         for name, (text, mode) in host.module.files.items():
             yield f"{PARAMETERS}/{name}", (_text(text), mode)
-        for name in ("uevent", "module/uevent", "power/control"):
-            yield f"{REGIONS}/{name}", (_text("auto") if name.startswith("power") else bytes, 0o644)
+        # a device without bus and class has no properties to tell: its uevent is empty (2)
+        yield f"{REGIONS}/uevent", (bytes, 0o644)
+        yield f"{REGIONS}/power/control", (_text("auto"), 0o644)
+        yield f"{REGIONS}/module", _link("../../module/obmm")
         yield PREIMPORTS, (self._preimports, 0o444)
 
     def _pool_files(self) -> Iterator[tuple[str, File]]:
@@ -239,8 +252,13 @@ class Tree:
             for name in ("total", "used", "available_cleared", "available_uncleared"):
                 yield f"{POOLS}/obmm-{node}/{name}", (_text(hex(counters[name])), 0o400)
 
+    def _control_files(self) -> Iterator[tuple[str, File]]:
+        host = self._host
+        device = f"{MISC_MAJOR}:{MISC_MINOR}{_owner(host.control_owner)}"
+        yield "/dev/obmm", (_text(device), stat.S_IFCHR | host.control_mode)
+
     def _node_files(self, region: Region) -> Iterator[tuple[str, File]]:
-        device = f"{SHMDEV_MAJOR}:{region.mem_id}"
+        device = f"{SHMDEV_MAJOR}:{region.mem_id}{_owner(region.owner)}"
         yield f"/dev/obmm_shmdev{region.mem_id}", (_text(device), stat.S_IFCHR | region.mode)
 
     def _region_files(self, region: Region) -> Iterator[tuple[str, File]]:
@@ -252,9 +270,9 @@ class Tree:
         yield f"{folder}/priv", (lambda: region.priv.ljust(MAX_PRIV_LEN, b"\0"), 0o400)
         yield f"{folder}/allow_mmap", (_text(str(int(region.allow_mmap))), 0o400)
         yield f"{folder}/dev", (_text(f"{SHMDEV_MAJOR}:{region.mem_id}"), 0o444)
-        uevent = f"MAJOR={SHMDEV_MAJOR}\nMINOR={region.mem_id}\nDEVNAME=obmm_shmdev{region.mem_id}"
-        yield f"{folder}/uevent", (_text(uevent), 0o644)
+        yield f"{folder}/uevent", (bytes, 0o644)
         yield f"{folder}/power/control", (_text("auto"), 0o644)
+        yield f"{NUMBERS}/{SHMDEV_MAJOR}:{region.mem_id}", _link(f"../../devices/obmm/obmm_shmdev{region.mem_id}")
         for name, text in region_attributes(region).items():
             yield f"{folder}/{region.kind}_info/{name}", (_text(text), 0o400)
 
@@ -336,6 +354,15 @@ def region_attributes(region: Region) -> dict[str, str]:
         texts["numa_id"] = str(region.numa_id)
         texts["preimport"] = str(int(region.preimport is not None))
     return texts
+
+
+def _owner(owner: tuple[int, int]) -> str:
+    """What a device node's text says behind its numbers, when root gave it away."""
+    return " {}:{}".format(*owner) if any(owner) else ""
+
+
+def _link(target: str) -> File:
+    return target.encode, stat.S_IFLNK | 0o777
 
 
 def _text(line: str) -> Callable[[], bytes]:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from ..topology import PAGE, PMD
 
+_HEAD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ([a-z-]{4}) ", re.MULTILINE)
+"""First line of a mapping: start, end, permissions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:
@@ -75,18 +78,20 @@ def _covering(extents: list[Extent], address: int) -> Extent | None:
 
 
 def kernel_extents(pid: int) -> Iterator[Extent]:
-    """The mappings of the real process `pid`, in address order; none when it cannot be looked at."""
+    """The mappings of the real process `pid`, in address order.
+
+    None when it cannot be looked at, and none of a kernel thread or a zombie: their text is empty.
+    """
     try:
-        text = Path(f"/proc/{pid}/smaps").read_text()
+        text = Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
-    for block in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", text):
-        head, _, rest = block.partition("\n")
-        span, permissions = head.split(None, 2)[:2]
-        low, high = (int(part, 16) for part in span.split("-"))
-        flags = re.search(r"^VmFlags:(.*)$", rest, re.MULTILINE)
-        hugetlb = flags is not None and " ht" in flags[1]
-        yield Extent(low, high, hugetlb, "w" in permissions)
+    heads = list(_HEAD.finditer(text))
+    for index, head in enumerate(heads):
+        after = heads[index + 1].start() if index + 1 < len(heads) else len(text)
+        flags = re.search(r"^VmFlags:(.*)$", text[head.end() : after], re.MULTILINE)
+        hugetlb = flags is not None and "ht" in flags[1].split()
+        yield Extent(int(head[1], 16), int(head[2], 16), hugetlb, "w" in head[3])
 
 
 def page_floor(address: int) -> int:

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 FIGETBSZ, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE = 0x2, 0x5421, 0x5450, 0x5451, 0x5452, 0x5460
 FIFREEZE, FITHAW, FS_IOC_FIEMAP = 0xC0045877, 0xC0045878, 0xC020660B
-IOCTLS = frozenset({FIGETBSZ, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE, FIFREEZE, FITHAW, FS_IOC_FIEMAP})
+FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
+IOCTLS = frozenset(
+    {FIGETBSZ, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE, FIFREEZE, FITHAW, FS_IOC_FIEMAP}
+    | {FICLONE, FICLONERANGE, FIDEDUPERANGE}
+)
 """Requests that the VFS answers itself; they never reach the driver, gate or not (rule D2)."""
 
 REFUSED_ADVICE = {
@@ -44,6 +48,13 @@ def ioctl(request: int, argument: int, user: UserMemory) -> Answer:
         raise KernelError(errno.ENOTTY, "D2", "FIOQSIZE of a device")
     if request in (FIFREEZE, FITHAW, FS_IOC_FIEMAP):
         raise KernelError(errno.EOPNOTSUPP, "D2", f"request {request:#x} of a device")
+    if request == FICLONERANGE:
+        user.read(argument, 32)
+    if request in (FICLONE, FICLONERANGE):
+        raise KernelError(errno.EXDEV, "D2", "the other file is on another file system")
+    if request == FIDEDUPERANGE:
+        user.read(argument, 24)
+        raise KernelError(errno.EINVAL, "D2", "bytes of a device are not shared")
     if request == FIGETBSZ:
         user.write(argument, PAGE.to_bytes(4, "little"))
     elif request in (FIONBIO, FIOASYNC) and any(user.read(argument, 4)) and request == FIOASYNC:
@@ -98,7 +109,7 @@ def mremap(process: Process, address: int, old: int, new: int, flags: int, targe
         if not flags & MREMAP_MAYMOVE or target % PAGE:
             raise KernelError(errno.EINVAL, "9.4", "mremap flags")
         if pieces[0].region.unit == PMD and (old % PMD or new % PMD):
-            raise KernelError(errno.EINVAL, "9.4", "a PMD region at a size that is no PMD multiple")
+            raise KernelError(errno.EINVAL, "9.4", "a PMD region at a size that is not a PMD multiple")
         raise KernelError(errno.EOPNOTSUPP, "9.4", "move of a region's mapping")
     if new > old or not old:
         raise KernelError(errno.EFAULT, "9.4", "growth of a region's mapping")

@@ -81,7 +81,7 @@ def _place(host: Host, region: ImportRegion, numa_id: int, preimported: bool) ->
     start, end = region.pa, region.pa + region.size
     controller = host.controller(region.scna)
     if controller is None or controller.node is None:
-        raise KernelError(errno.ENODEV, "I12", f"scna {region.scna:#x} is no local controller's CNA")
+        raise KernelError(errno.ENODEV, "I12", f"scna {region.scna:#x} is not a local controller's CNA")
     region.controller_node = controller.node
     if not preimported and host.imports.overlaps(start, end):
         raise KernelError(errno.EEXIST, "I13", f"{start:#x}...{end:#x} is in use")

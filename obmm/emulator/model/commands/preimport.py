@@ -34,7 +34,7 @@ def declare_preimport(process: Process, raw: bytes, user: UserMemory) -> bytes:
         raise KernelError(errno.EINVAL, "R6", f"flags {command.flags:#x}")
     controller = host.controller(command.scna)
     if controller is None or controller.node is None:
-        raise KernelError(errno.ENODEV, "R7", f"scna {command.scna:#x} is no local controller's CNA")
+        raise KernelError(errno.ENODEV, "R7", f"scna {command.scna:#x} is not a local controller's CNA")
     if 1 <= command.base_dist <= 10:
         raise KernelError(errno.EINVAL, "R8", f"base_dist {command.base_dist}")
     if not start:
