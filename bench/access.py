@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Python surface costs over the bare call, and the control path of the emulator.
 
-``python -m obmm.bench.access [--json]``.  Every figure stands beside its baseline, measured in the same run in turns;
+``python -m bench.access [--json]``.  Every figure stands beside its baseline, measured in the same run in turns;
 only the ratios mean anything on a shared machine.
 """
 

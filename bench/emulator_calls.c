@@ -7,6 +7,7 @@
 
 /* The first entries of struct obmm_sys (native/core/sys.h). */
 struct table {
+	size_t size;
 	int (*open)(struct table *sys, const char *path, int flags);
 	int (*ioctl)(struct table *sys, int fd, unsigned long request, void *arg);
 	void *(*mmap)(struct table *sys, void *addr, size_t length, int prot, int flags, int fd, uint64_t offset);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control calls of the emulator from C, and the proof that a mapped load is a plain load.
 
-``python -m obmm.bench.emulator_calls [--json]``. The emulator's times say nothing about hardware: they bound how
+``python -m bench.emulator_calls [--json]``. The emulator's times say nothing about hardware: they bound how
 fast a test can be.
 """
 

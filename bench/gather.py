@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathering rows against NumPy, torch, the naive loop and the limit of the machine, in one run.
 
-    python -m obmm.bench.gather              every row size, 4 KiB and 2 MiB pages, one and two threads
-    python -m obmm.bench.gather --scaling    one to sixteen threads
-    python -m obmm.bench.gather --sweep      1e2 to 1e6 rows; 64 MiB to 8 GiB
-    python -m obmm.bench.gather --step       a decode step: what starting costs, what stays blocked; call costs
-    python -m obmm.bench.gather --hot        the hot-row cache: Zipf row numbers, with and without it
+    python -m bench.gather              every row size, 4 KiB and 2 MiB pages, one and two threads
+    python -m bench.gather --scaling    one to sixteen threads
+    python -m bench.gather --sweep      1e2 to 1e6 rows; 64 MiB to 8 GiB
+    python -m bench.gather --step       a decode step: what starting costs, what stays blocked; call costs
+    python -m bench.gather --hot        the hot-row cache: Zipf row numbers, with and without it
+    python -m bench.gather --profile    where the time goes: inside and around the call, by thread, against bare loops
+    python -m bench.gather --cores      all cores against torch with 1, 4 and all: back to back, after sleep, after work, with
+                                        targets; hand-over, two ranks, a whole step (more options: python -m bench.cores)
 
 Row numbers are uniform, new for every timed call and drawn before the clock runs.  All candidates write into the same
 2 MiB-aligned buffer and take turns in random order; a figure is the median of the rounds, a ratio the median of the
@@ -29,11 +32,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import cores, gather_profile, reference
+from bench.zipf import Zipf
 from obmm._native import ffi, lib
-from obmm.bench import machine, reference
+from obmm.bench import machine
 from obmm.bench.shared_table import AlignedPages, SharedTable, describe_pages, torch_index_select
 from obmm.bench.timing import percentiles
-from obmm.bench.zipf import Zipf
 from obmm.rows import HOT_ROWS, GatherEngine
 
 SIZES = (64, 128, 256, 512, 1024, 1364, 2048, 4096)
@@ -361,6 +365,10 @@ MODES = {"sizes": sizes, "scaling": scaling, "sweep": sweep, "step": step, "hot"
 
 
 def main() -> int:
+    if "--cores" in sys.argv[1:]:
+        return cores.main([argument for argument in sys.argv[1:] if argument != "--cores"])
+    if "--profile" in sys.argv[1:]:
+        return gather_profile.main([argument for argument in sys.argv[1:] if argument != "--profile"])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for mode in ("scaling", "sweep", "step", "hot"):
         parser.add_argument(f"--{mode}", dest="mode", action="store_const", const=mode, default="sizes")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a row number costs: C and NumPy, both models, from one decode token to a prefill chunk.
 
-    python -m obmm.bench.hash [--json FILE]
+    python -m bench.hash [--json FILE]
 
 Ids are made before the clock runs; the implementations take turns within one run; each figure is the best round, since
 other work on the machine only adds, and both implementations' row numbers are compared after timing.
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from obmm.prefetch import EngramHasher, NgramHasher, PolyHasher, engram_layers, token_map_digest
-from obmm.prefetch.ngram_native import kernel
+from obmm.prefetch.hashing.ngram_native import kernel
 
 TOKENS = (1, 8, 64, 256, 1024, 8192)
 VOCABULARY, COMPRESSED = 129_280, 99_092
@@ -104,7 +104,7 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m obmm.bench.hash", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.hash", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, help="write the records there")
     options = parser.parse_args(arguments)

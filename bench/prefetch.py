@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What prefetching hides: a step of 12 layers x 128 rows of 1,364 bytes, 200 us of compute before each layer.
 
-    python -m obmm.bench.prefetch [--layers N] [--rows N] [--compute-us N] [--device emulator] [--json FILE]
+    python -m bench.prefetch [--layers N] [--rows N] [--compute-us N] [--device emulator] [--json FILE]
 
 Three arms take turns within one run, over the same store: *prefetch* starts all layers before the first one computes; *in
 the layer* gathers each layer when it is consumed; *not rechecked* is the first without the look at memory that a cacheable
@@ -158,7 +158,7 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m obmm.bench.prefetch", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.prefetch", description=__doc__.splitlines()[0])
     parser.add_argument("--device", help="an OBMM device that exports and imports (default: two emulated nodes)")
     parser.add_argument("--table-mib", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=12)

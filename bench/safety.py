@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What safety costs beside the guard (`obmm.bench.guard`): views, the doctor, and how fast lifetimes are tried.
+"""What safety costs beside the guard (`bench.guard`): views, the doctor, and how fast lifetimes are tried.
 
-``python -m obmm.bench.safety [--json FILE]``.  View creation is compared with NumPy's own over local memory in the same
+``python -m bench.safety [--json FILE]``.  View creation is compared with NumPy's own over local memory in the same
 run, in CPU time of the thread.  On an emulated node the doctor's time says nothing about hardware: each of its few
 system calls is a message there.
 """
@@ -21,7 +21,7 @@ import numpy as np
 import obmm
 from obmm import emulator
 from obmm.bench import machine
-from obmm.doctor import diagnose
+from obmm.host.doctor import diagnose
 
 CALLS = 2_000
 SHAPE = (64, 341)
