@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 import obmm
 from obmm.exchange import connect, serve
-from obmm.mapping import Mapping
+from obmm.mapping.mapping import Mapping
 
 TABLES, ROWS, DIM = 12, 10_000, 341
 ROW_BYTES = DIM * 4
@@ -116,7 +116,7 @@ def _timed(what: str, rows: int, calls: list[Callable[[], object]]) -> Timing:
 
 
 def _progress(what: str, done: int, total: int) -> None:
-    """One line per step on standard error, for whoever shows a progress bar."""
+    """One line per step on standard error, for a progress bar."""
     print(f"{what} {min(done, total)} {total}", file=sys.stderr, flush=True)
 
 

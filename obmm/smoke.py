@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from obmm.device import Device
-from obmm.device import open as open_device
+from obmm.driver.abi import Cache
 from obmm.errors import ObmmError
-from obmm.exported import ExportedRegion
-from obmm.imported import ImportedRegion
-from obmm.mapping import Mapping
+from obmm.mapping.mapping import Mapping
+from obmm.region.device import Device
+from obmm.region.exported import ExportedRegion
+from obmm.region.imported import ImportedRegion
+from obmm.region.opening import open as open_device
 from obmm.sizes import format_size
-from obmm.window import Cache, WindowProvider
+from obmm.windows.provider import WindowProvider
 
 WORDS = [0xDEAD0000 + i * 0x1111 for i in range(256)]
 LOADS = 2000
@@ -51,7 +52,11 @@ class LoopbackTest:
         self.latency_ns: float | None = None
 
     def steps(self) -> Iterator[Step]:
-        """Each step as it is done.  Stops at the first failure, and then tears down."""
+        """Each step as it is done.  Stops at the first failure, and then tears down; so does whatever ends it early."""
+        with self._undo:
+            yield from self._steps()
+
+    def _steps(self) -> Iterator[Step]:
         plan: list[tuple[str, Callable[[], str]]] = [
             ("open", self._open),
             ("export", self._export),

@@ -18,12 +18,8 @@ from types import FrameType
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from obmm.abi import DEV_PATH
 from obmm.bench import compare as comparing
 from obmm.bench import results
 from obmm.bench.compiled import CompilerError
@@ -31,8 +27,12 @@ from obmm.bench.content import VerificationError
 from obmm.bench.environment import last_level_cache
 from obmm.bench.footprint import Footprint
 from obmm.bench.presets import PRESETS, Preset
-from obmm.bench.results import duration
+from obmm.bench.seeds import SEED_BITS, Seeds
+from obmm.cli.bench_compare import compared_json, compared_text
+from obmm.cli.bench_model import model
 from obmm.cli.exchange_options import exchange_options, protection
+from obmm.cli.output import bars, console
+from obmm.driver.abi import DEV_PATH
 from obmm.errors import ObmmError
 from obmm.exchange.net import DEFAULT_PORT
 from obmm.sizes import parse_size
@@ -51,7 +51,7 @@ class _Bar:
 
 def _progress() -> Progress:
     text = TextColumn("{task.description:<44}")
-    return Progress(text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), console=Console(stderr=True))
+    return bars(text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
 
 
 class _Explained(click.Group):
@@ -65,7 +65,7 @@ class _Explained(click.Group):
         except CompilerError as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            if error.errno == errno.EPIPE:  # whoever reads has seen enough; click knows that
+            if error.errno == errno.EPIPE:  # the reader closed the pipe; click handles that
                 raise
             raise click.ClickException(str(error)) from error
 
@@ -75,7 +75,7 @@ class _Finite(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
-        return number if math.isfinite(number) else self.fail(f"{value!r} is no finite number", param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value!r} is not a finite number", param, ctx)
 
 
 @contextmanager
@@ -98,6 +98,9 @@ def bench() -> None:
     """The reference benchmark: every path to a table, measured alike, every byte verified."""
 
 
+bench.add_command(model)
+
+
 @bench.command(short_help="measure here, or against another node's table")
 @click.argument("address", required=False, metavar="[HOST:PORT]")
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="honest", show_default=True)
@@ -112,7 +115,16 @@ def bench() -> None:
     show_default=True,
     help="measure the headline figures so many times, to tell how far they spread",
 )
-@click.option("--stand-in", is_flag=True, help="the SDK arms on a stand-in of the SDK on the emulated nodes; marked")
+@click.option(
+    "--stand-in", is_flag=True, help="SDK and URMA arms on stand-ins of both libraries on the emulated nodes; marked"
+)
+@click.option(
+    "--fabric",
+    metavar="PROFILE",
+    help="OBMM arms on emulated nodes whose gathers take as long as on this modelled fabric; marked",
+)
+@click.option("--seed", type=click.IntRange(0, (1 << SEED_BITS) - 1), help="repeat the random rows of an earlier run")
+@click.option("--samples", is_flag=True, help="keep every single time in the file")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), default="bench.json", show_default=True)
 @click.option("--full", is_flag=True, help="show every figure, not only the headlines")
 @exchange_options
@@ -125,6 +137,9 @@ def run(
     footprint: str | None,
     repeat: int,
     stand_in: bool,
+    fabric: str | None,
+    seed: int | None,
+    samples: bool,
     output: str,
     full: bool,
     key: tuple[str, ...],
@@ -140,10 +155,12 @@ def run(
     wrong writes no figures and ends with status 1.  --key, --tls and --plain are for HOST:PORT.
     """
     from obmm.bench import run as running
-    from obmm.bench.nodes import nodes, stand_in_nodes
+    from obmm.bench.nodes import modelled_nodes, nodes, stand_in_nodes
     from obmm.bench.own_far import OwnFar
     from obmm.bench.twonodes import connected
 
+    if fabric is not None and (stand_in or address):
+        raise click.BadParameter("--fabric is of this run's own emulated nodes: leave out --stand-in and HOST:PORT")
     chosen = _preset(preset, footprint)
     if threads:
         chosen = replace(chosen, threads=tuple(_numbers(threads)))
@@ -159,10 +176,15 @@ def run(
             every = running.arms(device or os.environ.get("OBMM_DEVICE") or DEV_PATH, lambda progress: served, served)
         else:
             size = Footprint.choose(chosen.footprint)
-            where = (stand_in_nodes if stand_in else nodes)(stack, device)
-            every = running.arms(where.measuring, OwnFar(stack, where.exporting, size.nbytes))
+            if fabric is not None:
+                where = modelled_nodes(stack, device, fabric)
+            else:
+                where = (stand_in_nodes if stand_in else nodes)(stack, device)
+            every = running.arms(where.measuring, OwnFar(stack, where.exporting, size.nbytes, where.far_environment))
         work = [w for w in running.WORKLOADS if w.name in what]
-        measured = running.Run(chosen, size, [a for a in every if a.name in names], work, repeat)
+        seeds = Seeds(seed) if seed is not None else Seeds.new()
+        wanted = [a for a in every if a.name in names]
+        measured = running.Run(chosen, size, wanted, work, repeat, seeds=seeds, samples=samples)
         try:
             with _progress() as progress:
                 document = measured.document(_Bar(progress))
@@ -185,7 +207,7 @@ def _show(document: results.Document, as_json: bool, full: bool) -> None:
     if as_json:
         click.echo(results.text(document), nl=False)
         return
-    from obmm.bench.report_terminal import console, show
+    from obmm.bench.report_terminal import show
 
     show(document, console(), full=full)
 
@@ -201,14 +223,15 @@ def _show(document: results.Document, as_json: bool, full: bool) -> None:
     help="step budgets of the decision, microseconds",
 )
 @click.option("--full", is_flag=True, help="show every figure, not only the headlines")
-def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...], full: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="headlines and decisions as one object for programs")
+def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...], full: bool, as_json: bool) -> None:
     """Tables here; Markdown and one self-contained HTML page with plots in a folder.
 
     With several files also how far their headline figures spread.
     """
     _need("matplotlib", "jsonschema")
     from obmm.bench import decision, headlines, report_html, report_markdown
-    from obmm.bench.report_terminal import console, headline_tables, show
+    from obmm.bench.report_terminal import headline_tables, show
 
     chosen = tuple(b * 1000 for b in budgets) or decision.BUDGETS_NS
     documents = [_read(each) for each in files]
@@ -216,16 +239,23 @@ def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...], full
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     for name, document in zip(files, documents, strict=True):
-        click.echo(click.format_filename(name))
-        show(document, console(), chosen, full=full)
-    if len(documents) > 1:
+        if not as_json:
+            click.echo(click.format_filename(name))
+            show(document, console(), chosen, full=full)
+    if len(documents) > 1 and not as_json:
         headline_tables(headlines.across(documents), console(), f"All {len(documents)} files")
     with _progress() as progress:
         task = progress.add_task("draw", total=len(documents))
         page = report_html.page(documents, names, chosen, lambda: progress.advance(task))
     (folder / "report.html").write_text(page, "utf-8")
     (folder / "report.md").write_text(report_markdown.text(documents, names, chosen), "utf-8")
-    click.echo(f"{folder / 'report.html'}\n{folder / 'report.md'}")
+    written = [str(folder / "report.html"), str(folder / "report.md")]
+    if as_json:
+        from obmm.bench.report_json import told
+
+        click.echo(json.dumps({**told(documents, names, chosen), "written": written}, indent=1))
+    else:
+        click.echo("\n".join(written))
 
 
 @bench.command(short_help="ratios of two runs, case by case")
@@ -234,46 +264,42 @@ def report(files: tuple[str, ...], output: str, budgets: tuple[float, ...], full
 @click.option(
     "--threshold",
     type=_Finite(min=1.0),
-    help="status 1 when B needs more than so many times A's time, or lacks a case of A",
+    help="status 1 when B needs more than so many times A's time, lacks a case of A, or ran under other conditions",
 )
 @click.option("--percentile", type=click.Choice(["p50", "p90", "p99", "mean"]), default="p50", show_default=True)
 @click.option("--arms", help="only these, separated by commas")
-def compare(first: str, second: str, threshold: float | None, percentile: str, arms: str | None) -> None:
-    """Ratios B/A of every case that both have; above 1, B is slower."""
+@click.option("--allow", multiple=True, metavar="CONDITION", help="may differ, such as git_revision")
+@click.option("--json", "as_json", is_flag=True, help="one object for programs")
+def compare(
+    first: str,
+    second: str,
+    threshold: float | None,
+    percentile: str,
+    arms: str | None,
+    allow: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Ratios B/A of every case that both have; above 1, B is slower.
+
+    Slower is what exceeds the threshold (1.1 without one) and what figures wander by themselves: the spread of the
+    headline figures over --repeat, and that of a case's own fifths.
+    """
     _need("jsonschema")
     one, two = _read(first), _read(second)
-    for unlike in comparing.differences(one, two):
-        click.echo(f"not alike, so ratios mean less: {unlike}", err=True)
+    unlike = [each for each in comparing.differences(one, two) if each.name not in allow]
     found, gone = comparing.ratios(one, two, percentile), comparing.missing(one, two, percentile)
     if arms:
         found = [each for each in found if each.case["arm"] in arms.split(",")]
         gone = [each for each in gone if each["arm"] in arms.split(",")]
     if not found:
         raise click.ClickException("the two have no case in common")
-    table = Table("arm", "kind", "workload", "case", "x", f"A {percentile}", f"B {percentile}", "B/A")
-    slow = 0
-    for each in found:
-        case, late = each.case, threshold is not None and each.ratio > threshold
-        slow += late
-        table.add_row(
-            *(
-                escape(case["arm"]),
-                case["kind"],
-                escape(f"{case['workload']} ({case['temperature']})"),
-                escape(case["case"]),
-            ),
-            *(str(case["threads"]), duration(each.first_ns), duration(each.second_ns)),
-            f"[red]{each.ratio:.2f}[/red]" if late else f"{each.ratio:.2f}",
-        )
-    Console().print(table)
-    for arm, workload in dict.fromkeys((each["arm"], each["workload"]) for each in gone):
-        cases = [each["case"] for each in gone if (each["arm"], each["workload"]) == (arm, workload)]
-        click.echo(f"only in A: {arm}, {workload}: {', '.join(dict.fromkeys(cases))}", err=True)
-    if slow:
-        click.echo(f"{slow} of {len(found)} cases are slower than {threshold} times A", err=True)
-    if threshold is not None and gone:
-        click.echo(f"{len(gone)} cases of A are not in B: nothing says that they are not slower", err=True)
-    if slow or (threshold is not None and gone):
+    slow = [each for each in found if threshold is not None and each.beyond(threshold)]
+    failed = threshold is not None and bool(slow or gone or unlike)
+    if as_json:
+        click.echo(json.dumps(compared_json(found, gone, unlike, slow, percentile, threshold, failed), indent=1))
+    else:
+        compared_text(found, gone, unlike, slow, percentile, threshold)
+    if failed:
         sys.exit(1)
 
 
@@ -298,20 +324,23 @@ def serve(
     """Hold the table on this node for `obmm bench run HOST:PORT` on another, until interrupted."""
     from obmm.bench.own_far import GRACE_S
     from obmm.bench.twonodes import serving
-    from obmm.cli.serve import until_interrupted
+    from obmm.cli.serving import until_interrupted
 
     nbytes = Footprint.choose(_preset(preset, footprint).footprint).nbytes
     with ExitStack() as stack:
         with _progress() as progress:
             served = serving(stack, nbytes, host, port, device, protection(key, tls, plain), _Bar(progress).step)
-        if as_json:
-            click.echo(json.dumps({"bytes": served.nbytes, "port": served.server.port, "rows_port": served.rows[1]}))
-        else:
-            click.echo(
-                f"serving {served.nbytes} bytes at port {served.server.port}, rows over TCP at port {served.rows[1]}; Ctrl-C ends"
-            )
-        sys.stdout.flush()
-        until_interrupted(served.server, None, GRACE_S)
+        port_of = {"port": served.server.port, "rows_port": served.rows[1]}
+
+        def announce() -> None:
+            if as_json:
+                click.echo(json.dumps({"bytes": served.nbytes, **port_of}))
+            else:
+                ports = f"port {port_of['port']}, rows over TCP at port {port_of['rows_port']}"
+                click.echo(f"serving {served.nbytes} bytes at {ports}; Ctrl-C ends")
+            sys.stdout.flush()
+
+        until_interrupted(served.server, {}, GRACE_S, announce)
 
 
 def _need(*modules: str) -> None:

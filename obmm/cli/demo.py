@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 from typing import IO, Any
@@ -16,6 +15,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 import obmm
+from obmm.children import python_module
+from obmm.cli import output
 from obmm.demo import DIM, ROWS, TABLES
 
 DEADLINE_S = 120
@@ -25,7 +26,7 @@ DEADLINE_S = 120
 @click.option("--json", "as_json", is_flag=True, help="for programs")
 def demo(as_json: bool) -> None:
     """Start two emulated nodes; export a table on one, import and verify every byte on the other, measure reads."""
-    console = Console(stderr=as_json, highlight=False)
+    console = output.console(stderr=as_json)
     console.print(
         f"[bold]obmm demo[/bold]: {TABLES} x {ROWS:,} rows of {DIM} float32, two processes on two nodes "
         "[yellow](backend: emulator; its figures say nothing about hardware)[/yellow]"
@@ -50,16 +51,14 @@ def demo(as_json: bool) -> None:
 
 
 def _bars(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:<16}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), console=console
+    return output.bars(
+        TextColumn("{task.description:<16}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), where=console
     )
 
 
 def _side(stack: ExitStack, *arguments: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [sys.executable, "-m", "obmm.demo", *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True
-    )
+    process = subprocess.Popen(python_module("obmm.demo", *arguments), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     stack.callback(_stop, process)
     return process
 
@@ -71,7 +70,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _follow(progress: Progress, title: str, lines: IO[str] | None) -> None:
-    """Turn a side's progress lines into a bar; what is no progress line is an error text and shown as it is."""
+    """Turn a side's progress lines into a bar; what is not a progress line is an error text and shown as it is."""
     task = progress.add_task(title, total=None)
 
     def read() -> None:

@@ -9,11 +9,11 @@ import time
 
 import click
 
-from obmm.backend import Backend
-from obmm.check import Check
 from obmm.cli.inventory import users_of
-from obmm.doctor import diagnose, worst
+from obmm.driver.backend import Backend
 from obmm.errors import ObmmError
+from obmm.host.check import Check
+from obmm.host.doctor import diagnose, worst
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "skipped": "bright_black"}
 
@@ -61,8 +61,8 @@ def doctor(device: str | None, probe: bool, as_json: bool) -> None:
 
 
 def _probe(backend: Backend) -> Check:
-    from obmm.device import Device
-    from obmm.ownership_probe import probe_ownership
+    from obmm.host.ownership import probe_ownership
+    from obmm.region.device import Device
 
     try:
         with Device(backend) as device:

@@ -11,14 +11,19 @@ from typing import Any
 
 import click
 
-from obmm.backend import Backend
+from obmm.driver.backend import Backend
 from obmm.emulator.control import ControlClient
 from obmm.emulator.fabric import FabricError, start_daemon
 from obmm.emulator.program import ProgramError, check_program, environment, find_program
 from obmm.emulator.runtime import DEFAULT, fabric_directory, remove_stale
+from obmm.errors import ObmmError
 from obmm.sizes import parse_size
 
+from .emulate_status import print_status
+
 STOP_SECONDS = 10.0
+FOLLOW_SECONDS = 10.0
+"""How long one request waits for new calls; Ctrl-C ends it at once."""
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="for programs")
 _fabric = click.option(
@@ -28,6 +33,30 @@ _fabric = click.option(
     help="which fabric: a name given to `up`, or a socket (default: OBMM_DEVICE, else the one of `obmm emulate up`)",
 )
 _node = click.option("--node", help="emulated node (default: the first)")
+
+
+class _Number(click.ParamType):  # type: ignore[type-arg]
+    """An integer as C writes it: decimal, 0x, 0o or 0b."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else int(value, 0)
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, context)
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    """Bytes, with a unit or without."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, context)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,20 +78,42 @@ def emulate() -> None:
 @click.option("--strict", is_flag=True, help="model caches: forgotten ownership calls show as stale data")
 @click.option("--seed", default=0, help="of the random early evictions in strict mode")
 @click.option("--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]))
+@click.option(
+    "--fabric",
+    "profile",
+    metavar="PROFILE",
+    help="guarded calls and gathers on imports take as long as on this modelled fabric: a profile of `obmm bench model`, or a "
+    "TOML file",
+)
 @_as_json
-def up(nodes: str, topology: str | None, name: str, strict: bool, seed: int, log_level: str, as_json: bool) -> None:
+def up(
+    nodes: str,
+    topology: str | None,
+    name: str,
+    strict: bool,
+    seed: int,
+    log_level: str,
+    profile: str | None,
+    as_json: bool,
+) -> None:
     """Start a fabric that runs until `obmm emulate down`."""
     names: int | list[str] = int(nodes) if nodes.isdigit() else [n for n in nodes.split(",") if n]
     try:
-        ready = start_daemon(names, topology, name=name, strict=strict, seed=seed, log_level=log_level)
+        ready = start_daemon(names, topology, name=name, strict=strict, seed=seed, log_level=log_level, fabric=profile)
+    except ObmmError as error:
+        raise click.ClickException(error.strerror or str(error)) from None
     except (FabricError, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     directory = fabric_directory(name)
-    ready |= {"name": name, "socket": str(directory.socket), "log": str(directory.log)}
+    ready |= {"fabric": profile, "name": name, "socket": str(directory.socket), "log": str(directory.log)}
     if as_json:
         click.echo(json.dumps(ready))
         return
     click.echo(f"fabric {name!r} runs: nodes {', '.join(ready['nodes'])}, pid {ready['pid']}, log {directory.log}")
+    if profile is not None:
+        click.echo(
+            f"MODELLED: guarded calls and gathers on imports take as long as {profile} is calculated to; see docs/fabric.md"
+        )
     if name == DEFAULT:
         click.echo(f'use it: obmm.open("emulator#{ready["nodes"][0]}"), or OBMM_DEVICE=emulator#{ready["nodes"][0]}')
     else:
@@ -91,14 +142,14 @@ def down(socket: str | None, as_json: bool) -> None:
 @_fabric
 @_as_json
 def status(socket: str | None, as_json: bool) -> None:
-    """Nodes, regions, clients, windows."""
+    """Nodes, regions and who uses them, decoder entries, armed faults."""
     for name in remove_stale():
         click.echo(f"removed what the dead fabric {name!r} left behind", err=True)
     result = _ask(socket, "status")
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return
-    _print_status(result)
+    print_status(result)
 
 
 @emulate.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -115,10 +166,12 @@ def run(socket: str | None, node: str | None, program: tuple[str, ...]) -> None:
     name = _node_name(path, node)
     try:
         found = find_program(program[0])
-        check_program(found)
+        remark = check_program(found)
         env = environment(f"emulator:{path}#{name}")
     except (ProgramError, OSError) as error:
         raise click.ClickException(str(error)) from None
+    if remark:
+        click.echo(f"obmm: {remark}", err=True)
     os.execve(found, list(program), env)
 
 
@@ -129,7 +182,12 @@ def run(socket: str | None, node: str | None, program: tuple[str, ...]) -> None:
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @_as_json
 def inject(socket: str | None, node: str | None, fault: str | None, arguments: tuple[str, ...], as_json: bool) -> None:
-    """Make something go wrong. Without FAULT: list the faults. `reset` disarms them; what died stays dead."""
+    """Make something go wrong. Without FAULT: list the faults. `obmm emulate status` shows what is armed.
+
+    \b
+        obmm emulate inject flush-error value=EIO
+        obmm emulate inject reset name=flush-error      # that one; without name= all
+    """
     if fault is None:
         faults = _ask(socket, "faults")
         if as_json:
@@ -153,18 +211,55 @@ def inject(socket: str | None, node: str | None, fault: str | None, arguments: t
         click.echo(f"{name}: {fault} {values or ''}".rstrip() + (f" -> {result}" if result is not None else ""))
 
 
+@emulate.command()
+@_fabric
+@click.option("--node", help="calls of this node only (default: of all)")
+@click.option("-f", "--follow", is_flag=True, help="go on with the calls to come, until Ctrl-C")
+@click.option("--failed", is_flag=True, help="refused calls only")
+@click.option(
+    "-n", "--last", type=click.IntRange(0), default=100, show_default=True, help="how many past calls to show"
+)
+@_as_json
+def trace(socket: str | None, node: str | None, follow: bool, failed: bool, last: int, as_json: bool) -> None:
+    """What the programs of a fabric asked, as strace prints it, with the rule behind each refusal.
+
+    \b
+        obmm emulate trace --failed
+        a 4711 ioctl(/dev/obmm, OBMM_CMD_EXPORT, {size=[0x300000], length=1}) = -1 EINVAL by X3a: ...
+
+    The fabric remembers the last 4,096 calls. Rules are those of the driver specification (`obmm explain`).
+    """
+    path = _socket(socket)
+    seen = _request(path, "trace", {"node": node})
+    _show_calls([one for one in seen["calls"] if one["errno"] or not failed][-last:] if last else [], as_json)
+    try:
+        with _control(path) as control:
+            while follow:
+                seen = control.request("trace", node=node, after=seen["last"], wait=FOLLOW_SECONDS)
+                _show_calls([one for one in seen["calls"] if one["errno"] or not failed], as_json)
+    except KeyboardInterrupt:
+        return
+    except OSError as error:
+        raise click.ClickException(f"the fabric is gone: {error.strerror or error}") from None
+
+
+def _show_calls(calls: list[dict[str, Any]], as_json: bool) -> None:
+    for one in calls:
+        click.echo(json.dumps(one) if as_json else f"{one['node']} {one['pid']} {one['text']}")
+
+
 @emulate.command("program-window", short_help="Program a node's decoder.")
 @_fabric
 @_node
 @click.option("--owner", help="node that exports")
 @click.option("--mem-id", type=int, help="its export; stands for tokenid, uba and length")
-@click.option("--owner-cna", type=lambda text: int(text, 0), help="instead of --owner")
+@click.option("--owner-cna", type=_Number(), help="instead of --owner")
 @click.option("--owner-eid", help="instead of --owner: an integer or 32 hex digits")
-@click.option("--tokenid", type=lambda text: int(text, 0))
-@click.option("--uba", type=lambda text: int(text, 0))
-@click.option("--length", type=parse_size, help="bytes, or with KiB, MiB, GiB")
+@click.option("--tokenid", type=_Number())
+@click.option("--uba", type=_Number())
+@click.option("--length", type=_Size(), help="bytes, or with KiB, MiB, GiB")
 @click.option("--cache", type=click.Choice(["cc", "nc"]), default="cc", show_default=True)
-@click.option("--pa", type=lambda text: int(text, 0), default="0", help="wanted local physical address")
+@click.option("--pa", type=_Number(), default="0", help="wanted local physical address")
 @click.option("--remove", is_flag=True, help="forget the entry at --pa instead")
 @_as_json
 def program_window(
@@ -317,31 +412,3 @@ def _text(file: Path) -> str:
     return (
         data.decode() if data.strip(b"\0").isascii() and b"\0" not in data else f"({len(data)} bytes) {data[:32].hex()}"
     )
-
-
-def _print_status(result: dict[str, Any]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    click.echo(
-        f"fabric {result['name']!r} on {result['socket']}: pid {result['pid']}, up {result['uptime_s']:.0f} s, "
-        f"{result['clients']} clients, {result['open_files']} open files"
-    )
-    if result["internal_errors"]:
-        click.echo(f"{result['internal_errors']} calls failed inside the emulator itself: see its log", err=True)
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("node", "controllers (cna)", "regions", "bytes", "mapped", "windows", "processes"):
-        table.add_column(column)
-    for name, node in result["nodes"].items():
-        regions = node["regions"]
-        table.add_row(
-            name,
-            " ".join(hex(c["cna"]) for c in node["controllers"]),
-            str(len(regions)),
-            str(sum(r["size"] for r in regions)),
-            str(sum(r["mappings"] for r in regions)),
-            str(node["windows"]),
-            " ".join(map(str, node["processes"])),
-        )
-    Console().print(table)

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from obmm.cli.logs import log_to_stderr
 from obmm.errors import ObmmArgumentError
+from obmm.exchange.access import Access
 from obmm.exchange.keys import default_key_path
 from obmm.exchange.net import check_one_mode
+from obmm.exchange.secrets import keep_secrets_in_memory
 from obmm.exchange.tls import TlsFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,9 +39,24 @@ def exchange_options(command: F) -> F:
     return command
 
 
-def protection(key: tuple[str, ...], tls: tuple[str, str, str] | None, plain: bool) -> dict[str, Any]:
-    """The one way that was asked for, as arguments of `obmm.serve` and `obmm.connect`."""
-    if not key and not tls and not plain:
+revoked_option = click.option(
+    "--revoked", type=click.Path(), metavar="CRL", help="with --tls: revocation lists (PEM) of CA"
+)
+
+
+def protection(
+    key: tuple[str, ...],
+    tls: tuple[str, str, str] | None,
+    plain: bool,
+    revoked: str | None = None,
+    *,
+    access: str | None = None,
+) -> dict[str, Any]:
+    """The one way that was asked for, as arguments of `obmm.serve` and `obmm.connect` (``access`` only of the first)."""
+    with_rules = {"access": access} if access is not None else {}
+    if revoked is not None and tls is None:
+        raise click.UsageError("--revoked belongs to --tls")
+    if not key and not tls and not plain and not (access and Access.load(access).keys):
         default = default_key_path()
         if not default.exists():
             raise ObmmArgumentError.because(
@@ -53,17 +70,14 @@ def protection(key: tuple[str, ...], tls: tuple[str, str, str] | None, plain: bo
         key = (str(default),)
     how = {
         "key": [Path(each) for each in key] or None,
-        "tls": TlsFiles(*tls) if tls else None,
+        "tls": TlsFiles(*tls, revoked=revoked) if tls else None,
         "plain": plain,
     }
-    check_one_mode("EXCHANGE", how["key"], how["tls"], plain)
-    return how
+    if key or tls or plain:
+        check_one_mode("EXCHANGE", how["key"], how["tls"], plain)
+    if how["key"] or with_rules:
+        keep_secrets_in_memory()
+    return how | with_rules
 
 
-def log_to_stderr(verbose: bool) -> None:
-    """Log lines of peers, leases and revocations; only programs configure logging, never the library."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("obmm.exchange")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+__all__ = ["exchange_options", "log_to_stderr", "protection", "revoked_option"]

@@ -5,19 +5,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
+from pathlib import Path
 from typing import IO, Any
 
 import click
 
 import obmm
-from obmm.cli.exchange_options import exchange_options, log_to_stderr, protection
-from obmm.errors import ObmmError
+from obmm.cli.command import Command
+from obmm.cli.exchange_options import exchange_options, log_to_stderr, protection, revoked_option
 from obmm.exchange import Peer
 from obmm.exchange.array_manifest import ArrayManifest
-from obmm.exchange.npy import CHUNK, npy_writer
-from obmm.imported import ImportedRegion
-from obmm.mapping import Mapping
+from obmm.files import array_writer
+from obmm.files.source import CHUNK
+from obmm.mapping.mapping import Mapping
+from obmm.region.imported import ImportedRegion
+
+ROWS_AT_ONCE = 1 << 30
+"""Bytes that --rows may hold in memory."""
 
 
 def _parse_rows(ctx: click.Context, param: click.Parameter, value: str | None) -> list[range] | None:
@@ -38,13 +44,16 @@ def _parse_rows(ctx: click.Context, param: click.Parameter, value: str | None) -
     return rows
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address")
 @click.argument("name", required=False)
 @click.option("--rows", callback=_parse_rows, help="3,17,42 or ranges 0:8 of the first axis")
 @click.option("--all", "everything", is_flag=True, help="the whole array, its SHA-256 compared")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="write it as .npy")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), help="write it: .npy, .npz, .safetensors or .pt, by the suffix"
+)
 @exchange_options
+@revoked_option
 def fetch(
     address: str,
     name: str | None,
@@ -53,6 +62,7 @@ def fetch(
     output: str | None,
     key: tuple[str, ...],
     tls: tuple[str, str, str] | None,
+    revoked: str | None,
     plain: bool,
     device: str | None,
     verbose: bool,
@@ -66,22 +76,29 @@ def fetch(
         log_to_stderr(verbose)
     if rows is not None and everything:
         raise click.UsageError("either --rows or --all")
-    try:
-        how = protection(key[:1], tls, plain)
-        how["key"] = how["key"][0] if how["key"] else None
-        with obmm.connect(address, **how) as peer:
-            chosen = name or _only_region(peer, as_json)
-            if chosen is None:
-                return
-            with obmm.open(device) as local, peer.import_region(chosen, local) as region:
-                facts = _read(region, chosen, rows, everything, output, quiet=as_json)
-                facts = {"backend": str(local.backend), "emulated": local.backend.is_emulator, **facts}
-    except ObmmError as error:
-        raise click.ClickException(error.strerror or str(error)) from error
+    how = protection(key[:1], tls, plain, revoked)
+    how["key"] = how["key"][0] if how["key"] else None
+    if output is not None:
+        _check_output(Path(output))
+    with obmm.connect(address, **how) as peer:
+        chosen = name or _only_region(peer, as_json)
+        if chosen is None:
+            return
+        with obmm.open(device) as local, peer.import_region(chosen, local) as region:
+            facts = _read(region, chosen, rows, everything, output, quiet=as_json)
+            facts = {"backend": str(local.backend), "emulated": local.backend.is_emulator, **facts}
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
         click.echo("fetch ok: " + " ".join(f"{key}={value}" for key, value in facts.items() if value is not None))
+
+
+def _check_output(target: Path) -> None:
+    """Found before any work: a folder that is not there, or not ours."""
+    if not target.parent.is_dir():
+        raise click.ClickException(f"{target}: there is no folder {target.parent}; make it, or name another")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise click.ClickException(f"{target}: the folder {target.parent} cannot be written to; name another")
 
 
 def _only_region(peer: Peer, as_json: bool) -> str | None:
@@ -118,14 +135,14 @@ def _read(
     }
     if everything or (rows is None and output):
         with region.map("r") as mapping:
-            return facts | _read_everything(mapping, manifest, output)
+            return facts | _read_everything(mapping, name, manifest, output)
     if rows is not None:
         with region.map("r") as mapping:
-            return facts | _read_rows(mapping, manifest, rows, output, quiet=quiet)
+            return facts | _read_rows(mapping, name, manifest, rows, output, quiet=quiet)
     return facts
 
 
-def _read_everything(mapping: Mapping, manifest: ArrayManifest, output: str | None) -> dict[str, Any]:
+def _read_everything(mapping: Mapping, name: str, manifest: ArrayManifest, output: str | None) -> dict[str, Any]:
     digest = hashlib.sha256()
 
     def copy(out: IO[bytes] | None) -> None:
@@ -143,7 +160,7 @@ def _read_everything(mapping: Mapping, manifest: ArrayManifest, output: str | No
     if output is None:
         copy(None)
     else:
-        with npy_writer(output, manifest) as file:
+        with array_writer(output, manifest, name) as file:
             copy(file)
     seconds = time.perf_counter() - began
     verified = "sha256" if manifest.sha256 is not None else None
@@ -151,23 +168,30 @@ def _read_everything(mapping: Mapping, manifest: ArrayManifest, output: str | No
 
 
 def _read_rows(
-    mapping: Mapping, manifest: ArrayManifest, rows: list[range], output: str | None, *, quiet: bool
+    mapping: Mapping, name: str, manifest: ArrayManifest, rows: list[range], output: str | None, *, quiet: bool
 ) -> dict[str, Any]:
-    numbers = [row for part in rows for row in part]
-    wrong = [row for row in numbers if row >= manifest.rows]
-    if wrong:
-        raise click.ClickException(f"row {wrong[0]} does not exist: the array has rows 0..{manifest.rows - 1}")
+    wrong = next((part for part in rows if part.stop > manifest.rows), None)
+    if wrong is not None:
+        first = max(wrong.start, manifest.rows)
+        raise click.ClickException(f"row {first} does not exist: the array has rows 0..{manifest.rows - 1}")
+    count = sum(len(part) for part in rows)
     width = manifest.row_bytes
-    data = bytearray(width * len(numbers))
+    if count * width > ROWS_AT_ONCE:
+        raise click.ClickException(
+            f"{count} rows are {count * width:,} bytes; read more than {ROWS_AT_ONCE:,} with --all -o FILE"
+        )
+    data = bytearray(width * count)
     view = memoryview(data)
     began = time.perf_counter()
-    for place, row in enumerate(numbers):
-        if width:
-            mapping.read_into(view[place * width : (place + 1) * width], row * width)
+    place = 0
+    for part in rows if width else ():
+        size = len(part) * width
+        mapping.read_into(view[place : place + size], part.start * width)
+        place += size
     seconds = time.perf_counter() - began
     if output is not None:
-        with npy_writer(output, manifest, len(numbers)) as file:
+        with array_writer(output, manifest, name, count) as file:
             file.write(data)
     elif not quiet:
-        click.echo(str(manifest.array(data, len(numbers))))
-    return {"rows": len(numbers), "bytes_read": len(data), "seconds": round(seconds, 6)}
+        click.echo(str(manifest.array(data, count)))
+    return {"rows": count, "bytes_read": len(data), "seconds": round(seconds, 6)}

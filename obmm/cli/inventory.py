@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from obmm.backend import Backend
-from obmm.driver import Driver
-from obmm.inventory import RegionRecord, processes_with_regions, regions
+from obmm.driver.backend import Backend
+from obmm.driver.calls import Driver
+from obmm.host.inventory import RegionRecord, processes_with_regions, regions
 
 
 def records_of(backend: Backend) -> tuple[RegionRecord, ...]:

@@ -8,46 +8,49 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from obmm.backend import Backend
+from obmm.cli.command import Command
 from obmm.cli.inventory import records_of
-from obmm.errors import ObmmError
-from obmm.inventory import RegionRecord
+from obmm.cli.output import console
+from obmm.cli.text import cell, shown
+from obmm.driver.backend import Backend
+from obmm.host.inventory import RegionRecord
 from obmm.sizes import format_size
 
 _COLOURS = {"alive": "green", "dead": "red", "unknown": "yellow", "foreign": "dim"}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--device", help="default: OBMM_DEVICE, else /dev/obmm")
 @click.option("--json", "as_json", is_flag=True, help="for programs")
 def ls(device: str | None, as_json: bool) -> None:
     """Regions of this host: size, kind, owner (alive or dead), who maps them, age."""
-    try:
-        backend = Backend.parse(device)
-        records = records_of(backend)
-    except (ObmmError, OSError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+    backend = Backend.parse(device)
+    records = records_of(backend)
     if as_json:
         click.echo(json.dumps({"backend": str(backend), "regions": [as_dict(record) for record in records]}, indent=2))
         return
-    console = Console(highlight=False)
-    table = Table("mem_id", "kind", "size", "label", "owner", "pid", "used by", "age", title=f"regions on {backend}")
+    out = console()
+    table = Table(
+        "mem_id", "kind", "size", "label", "owner", "pid", "used by", "age", title=cell(f"regions on {backend}")
+    )
     for record in records:
         stamp = record.stamp
         table.add_row(
             str(record.mem_id),
             record.kind + (" (user memory)" if record.user_memory else ""),
             format_size(record.size),
-            stamp.label if stamp else "",
+            cell(stamp.label) if stamp else "",
             f"[{_COLOURS[record.owner]}]{record.owner}[/]",
             str(stamp.pid) if stamp else "",
             ", ".join(map(str, record.users or ())) or "-",
             _age(record.age_s),
         )
-    console.print(table if records else f"no regions on {backend}")
+    if records:
+        out.print(table)
+    else:
+        click.echo(f"no regions on {shown(backend)}")
 
 
 def as_dict(record: RegionRecord) -> dict[str, Any]:

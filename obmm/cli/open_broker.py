@@ -4,50 +4,97 @@
 from __future__ import annotations
 
 import json
+import os
+import queue
 import signal
-from functools import partial
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from obmm.backend import Backend
-from obmm.broker import Broker
-from obmm.broker_policy import Policy
-from obmm.errors import ObmmError
+from obmm.broker.broker import Broker
+from obmm.broker.policy import Policy
+from obmm.cli.command import Command
+from obmm.cli.logs import line_writer
+from obmm.cli.notify import Watchdog, notify
+from obmm.cli.observing import watched
+from obmm.cli.serving import LOOK_S, until_ready_no_reload
+from obmm.cli.text import shown
+from obmm.driver.backend import Backend, ensure_runtime_directory
 
 POLICY = "/etc/obmm/broker.toml"
-SOCKET = "/run/obmm/broker.sock"
+SOCKET = "broker.sock"
 
 
-@click.command("open-broker")
+@click.command("open-broker", cls=Command)
 @click.option("--policy", "policy_path", default=POLICY, show_default=True, help="who may open what (TOML)")
 @click.option(
-    "--socket", "socket_path", type=click.Path(path_type=Path), help="default: broker.sock in the runtime folder"
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    help="default: /run/obmm/broker.sock as root, else broker.sock in the runtime folder",
 )
 @click.option("--device", help="default: OBMM_DEVICE, else /dev/obmm")
 @click.option("--audit", type=click.Path(path_type=Path), help="append the audit log to this file (default: stdout)")
+@click.option("--metrics", metavar="HOST:PORT", help="/metrics and /healthz there (default: nowhere)")
 @click.option("--check", is_flag=True, help="read the policy, say what it allows, and stop")
-def open_broker(policy_path: str, socket_path: Path, device: str | None, audit: Path | None, check: bool) -> None:
+def open_broker(
+    policy_path: str, socket_path: Path | None, device: str | None, audit: Path | None, metrics: str | None, check: bool
+) -> None:
     """Open nodes for processes without privilege, as the policy allows, one audit line each.
 
-    They use it with obmm.open("broker:SOCKET") or OBMM_DEVICE=broker:SOCKET.  Runs until SIGTERM or SIGINT.
+    They use it with obmm.open("broker:SOCKET") or OBMM_DEVICE=broker:SOCKET.  Runs until SIGTERM or SIGINT; SIGHUP reads
+    the policy again.
     """
+    policy = Policy(policy_path)
+    if check:
+        _show(policy)
+        return
+    until_ready_no_reload()
+    backend = Backend.parse(device)
+    if backend.broker is not None:
+        raise click.UsageError("a broker does not stand on another broker: name the device itself")
+    place = socket_path or (Path("/run/obmm") if os.geteuid() == 0 else ensure_runtime_directory()) / SOCKET
+    place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    with (
+        Broker(backend, policy, place, audit=line_writer(audit)) as broker,
+        watched(broker, metrics, lambda: [broker.figures]),
+    ):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, _: signals.put(number))
+        ended: list[BaseException] = []
+        thread = threading.Thread(target=_run, args=(broker, ended), name="obmm-broker", daemon=True)
+        thread.start()
+        click.echo(f"obmm open-broker on {place} for {backend}, {len(policy.rules)} rules", err=True)
+        notify("READY=1")
+        watchdog = Watchdog(lambda: broker.alive)
+        while thread.is_alive():
+            watchdog.look()
+            with suppress(queue.Empty):
+                if signals.get(timeout=watchdog.patience(LOOK_S)) != signal.SIGHUP:
+                    break
+                _reload(broker, policy_path)
+        notify("STOPPING=1")
+    if ended:
+        raise click.ClickException(f"the broker ended by itself: {ended[0]}; it serves no more")
+
+
+def _run(broker: Broker, ended: list[BaseException]) -> None:
     try:
-        policy = Policy(policy_path)
-        if check:
-            _show(policy)
-            return
-        backend = Backend.parse(device)
-        socket_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        write = partial(click.echo, file=audit.open("a", buffering=1)) if audit else click.echo
-        broker = Broker(backend, policy, socket_path, audit=write)
-    except (ObmmError, OSError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: broker.stop())
-    with broker:
-        click.echo(f"obmm open-broker on {socket_path} for {backend}, {len(policy.rules)} rules", err=True)
         broker.serve()
+    except BaseException as error:
+        ended.append(error)
+
+
+def _reload(broker: Broker, path: str) -> None:
+    try:
+        broker.reload(Policy(path))
+    except OSError as error:
+        click.echo(f"the policy stays as it was: {error.strerror}", err=True)
+    else:
+        click.echo("policy read again", err=True)
 
 
 def _show(policy: Policy) -> None:
@@ -60,4 +107,4 @@ def _show(policy: Policy) -> None:
             "kinds": sorted(rule.kinds),
             "access": "rw" if rule.writable else "r",
         }
-        click.echo(f"{rule.name}: {json.dumps(whom)} -> {json.dumps(what)}")
+        click.echo(f"{shown(rule.name)}: {json.dumps(whom)} -> {json.dumps(what)}")

@@ -8,7 +8,7 @@ import json
 
 import click
 
-from obmm.backend import Backend
+from obmm.driver.backend import Backend
 from obmm.errors import ObmmError
 from obmm.sizes import parse_size
 from obmm.smoke import LoopbackTest, Step
