@@ -10,7 +10,7 @@ try:
 except ImportError:
     sys.exit("this example needs the extra `examples`: in the source tree `make dev`, or pip install -e '.[examples]'")
 
-logging.getLogger().setLevel(logging.WARNING)  # importing wordllama turns everybody's INFO on
+logging.getLogger().setLevel(logging.WARNING)  # importing wordllama turns INFO on for every logger
 
 
 def load_model() -> wordllama.WordLlamaInference:
