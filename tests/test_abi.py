@@ -3,8 +3,8 @@
 
 import pytest
 
-from obmm import abi
 from obmm._native import ffi, lib
+from obmm.driver import abi
 
 
 def test_a_wrong_request_number_fails_the_import():

@@ -137,7 +137,7 @@ def test_without_a_window_the_exporters_own_mapping_is_verified(as_on_hardware):
 
 
 def test_a_window_that_leads_elsewhere_is_found_out(as_on_hardware):
-    # nobody programmed the decoder there
+    # the decoder was not programmed there
     report = json.loads(as_on_hardware("--json", "--window", "0x10000000000").stdout)
     assert report["result"] == "failed"
     steps = {step["name"]: step for step in report["steps"]}

@@ -59,7 +59,7 @@ def _as_hardware(document):
 
 FORGED = {
     "a section is missing": _without("environment"),
-    "another version": _with(3, "version"),
+    "another version": _with(4, "version"),
     "an older version": _with(1, "version"),
     "NaN": _with(float("nan"), "results", 0, "p50"),
     "infinity": _with(float("inf"), "headlines", 0, "median"),

@@ -14,7 +14,9 @@ from obmm.bench import headlines, report_html, report_markdown, results
 from obmm.bench.presets import PRESETS
 from obmm.cli.bench import bench
 
-NAMES = {"load", "row", "batch", "step", "rate", "read", "write", "flag", "hand-over", "fetch", "life"}
+from .scaling import scaled
+
+NAMES = {"load", "row", "batch", "step", "rows", "rate", "read", "write", "flag", "hand-over", "fetch", "life"}
 
 
 def _run(path, *options):
@@ -33,10 +35,7 @@ def repeated(tmp_path_factory):
 
 def _twice(document, factor):
     """The document, and one in which every figure is so many times as large."""
-    other = copy.deepcopy(document)
-    for figure in other["headlines"]:
-        figure["values"] = [value * factor for value in figure["values"]]
-    return [document, other]
+    return [document, scaled(document, factor)]
 
 
 @pytest.mark.parametrize("preset", list(PRESETS))

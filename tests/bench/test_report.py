@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 
@@ -13,10 +12,12 @@ from click.testing import CliRunner
 from obmm.bench import compare, decision, plots
 from obmm.cli.bench import bench
 
+from .scaling import scaled
 
-def test_html_is_one_file_that_loads_nothing(report_folder):
+
+def test_html_is_one_file_that_loads_nothing(report_folder, document):
     page = (report_folder / "report.html").read_text()
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == len(plots.all_plots(document))
     assert not re.search(r"<script|<link|<img|\bsrc=|@import|url\((?!#)", page)
 
 
@@ -39,19 +40,50 @@ def test_reports_name_arms_that_did_not_run_and_why(report_folder, document):
 
 def test_plots_mark_emulated_series(document):
     made = dict(plots.all_plots(document))
-    assert len(made) == 5
-    assert all("EMULATED" in svg for svg in made.values())
+    emulated = {title for title in made if "EMULATED" in title}
+    assert emulated
+    assert emulated != set(made)
+    assert all(("EMULATED" in svg) == (title in emulated) for title, svg in made.items())
+
+
+def test_few_points_are_said_and_not_plotted(document):
+    told, made = dict(plots.said(document)), dict(plots.all_plots(document))
+    assert "Cost of a step by tokens" in told  # the smoke preset has one
+    assert not told.keys() & made.keys()
+    assert "local" in told["Cost of a step by tokens"]
+
+
+def test_what_was_measured_is_ranked_and_what_is_no_hardware_stands_apart(report_folder, document):
+    page = (report_folder / "report.html").read_text()
+    card = page[page.index("<div class=card>") :].split("<div class=card>")[1]
+    measured, apart = card.split("<div class=apart>")
+    assert "EMULATED" not in measured
+    assert "not to be ranked" in apart
+    assert "x local" in measured
+    assert "x local" not in apart
+
+
+def test_the_decision_says_what_it_means_and_what_is_missing(report_folder):
+    for name in ("report.html", "report.md"):
+        text = (report_folder / name).read_text()
+        assert "This run decides nothing" in text
+        assert "UB hardware" in text
+
+
+def test_modelled_steps_stand_in_a_section_of_their_own_with_their_sources(report_folder):
+    page = (report_folder / "report.html").read_text()
+    modelled = page[page.index("<section class=modelled>") :]
+    assert "never to be ranked" in modelled
+    assert modelled.count("source project") >= 5
+    assert "UB, URMA reads in lists" in modelled
 
 
 def _with_factor(document, path, factor):
-    changed = copy.deepcopy(document)
-    for result in changed["results"]:
-        result["p50"] *= factor
-    path.write_text(json.dumps(changed))
+    path.write_text(json.dumps(scaled(document, factor)))
     return str(path)
 
 
-@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.4, 0), (1.6, 1)])
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.4, 0), (40.0, 1)])
 def test_compare_ends_with_status_1_beyond_the_threshold(results_file, document, tmp_path, factor, code):
     other = _with_factor(document, tmp_path / "b.json", factor)
     ran = CliRunner().invoke(bench, ["compare", str(results_file), other, "--threshold", "1.5"])
@@ -86,7 +118,12 @@ def _measured(**p99_us):
             "tables": 1,
             "count": 128,
             "threads": 1,
+            "samples": 100,
+            "failures": 0,
+            "busy": False,
             "p99": value * 1000,
+            "p99_9": None,
+            "max": value * 1000,
         }
         for arm, value in p99_us.items()
     ]
@@ -145,8 +182,9 @@ def test_compare_ends_with_status_1_when_a_case_is_gone(results_file, document, 
         document["results"] = [r for r in document["results"] if r["arm"] != "obmm-cc"]
     else:
         for result in document["results"]:
-            if result["arm"] == "obmm-cc":
-                result["p99"] = None
+            if result["arm"] == "obmm-cc" and result["p99"] is not None:
+                result.update(samples=50, p99=None, p99_9=None)
+    document["headlines"] = [f for f in document["headlines"] if f["arm"] != "obmm-cc"]
     other = _with_factor(document, tmp_path / "b.json", 1.0)
     both = ["compare", str(results_file), other, "--percentile", "p99"]
     ran = CliRunner().invoke(bench, [*both, "--threshold", "1.5"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row server of the TCP arm admits who has its secret, and nobody else."""
+"""The row server of the TCP arm admits only those who have its secret."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_secret_is_not_in_what_the_far_node_prints():
 
 
 def test_a_stranger_that_says_little_at_a_time_is_dropped_as_one_that_says_nothing(server, monkeypatch):
-    """Each byte of a proof must not start the five seconds anew: 64 such strangers would keep everybody out."""
+    """Each byte of a proof must not start the five seconds anew: 64 such strangers would keep all others out."""
     monkeypatch.setattr(row_protocol, "HANDSHAKE_S", 0.2)
     with socket.create_connection(("127.0.0.1", server.port), 10) as slow:
         received(slow, NONCE_BYTES)

@@ -15,12 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 import obmm
-from obmm import inventory
 from obmm.bench import results, twonodes
 from obmm.bench.certificates import Authority
 from obmm.bench.far import connection
 from obmm.cli.bench import bench
 from obmm.exchange.keys import Key
+from obmm.host import inventory
 
 MODES = ("plain", "key", "tls")
 
@@ -80,7 +80,7 @@ def test_a_served_table_is_measured_from_another_node(mode, tmp_path, schema):
 
 
 def test_the_secret_of_the_row_server_is_not_enough_without_the_clusters_key(tmp_path):
-    """A key does not hide what the exchange says, so whoever listened has the manifest."""
+    """A key does not hide what the exchange says, so a listener has the manifest."""
     here, _ = _protections(tmp_path)["key"]
     key = Key.load(tmp_path / "key")
     with obmm.emulator.start(nodes=1) as fabric, _serving(fabric, *here, "--host", "127.0.0.1") as server:
@@ -188,7 +188,14 @@ def test_the_prototypes_preset_measures_what_the_prototype_did(tmp_path, monkeyp
     assert {(r["tables"], r["row_bytes"], r["samples"]) for r in document["results"]} == {(12, 341 * 4, 200)}
 
 
-RIGHT = {"format": twonodes.FORMAT, "version": twonodes.VERSION, "nbytes": 8 << 20, "rows_port": 7, "secret": "00" * 32}
+RIGHT = {
+    "format": twonodes.FORMAT,
+    "version": twonodes.VERSION,
+    "nbytes": 8 << 20,
+    "rows_port": 7,
+    "secret": "00" * 32,
+    "boot": "00" * 16,
+}
 
 
 @pytest.mark.parametrize(
@@ -197,10 +204,11 @@ RIGHT = {"format": twonodes.FORMAT, "version": twonodes.VERSION, "nbytes": 8 << 
         *[("nbytes", each) for each in (0, -1, 1 << 60, "x", None, [])],
         *[("rows_port", each) for each in (0, 70_000, "x", None)],
         *[("secret", each) for each in ("", "zz", 5, None, "00")],
+        *[("boot", each) for each in ("zz", 5, None)],
         *[("version", each) for each in (None, 1, "2")],
     ],
 )
 def test_a_manifest_that_was_not_written_by_serve_is_refused(field, value):
-    assert twonodes._understood(RIGHT, 8 << 20) == (8 << 20, 7, bytes(32))
+    assert twonodes._understood(RIGHT, 8 << 20) == (8 << 20, 7, bytes(32), bytes(16))
     with pytest.raises((KeyError, TypeError, ValueError)):
         twonodes._understood({**RIGHT, field: value}, 8 << 20)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,12 @@ from click.testing import CliRunner
 
 import obmm
 from obmm import Backend, ObmmError, emulator
-from obmm.broker import CONNECTIONS_PER_USER, Broker
-from obmm.broker_policy import Policy
+from obmm.broker.broker import Broker
+from obmm.broker.policy import Policy
+from obmm.broker.slots import CONNECTIONS, CONNECTIONS_PER_USER, STRANGERS, Slots
 from obmm.cli.main import main
-from obmm.doctor import diagnose
+from obmm.host.doctor import diagnose
+from tests.exchange.conftest import until
 
 MIB = 1 << 20
 US = os.geteuid()
@@ -41,16 +44,21 @@ class Served:
         path = folder / "policy.toml"
         path.write_text(policy)
         path.chmod(0o600)
-        self.log: list[dict] = []
+        self.lines: list[dict] = []
         self.broker = Broker(
             Backend.parse(fabric.device("a")),
             Policy(path),
             folder / "broker.sock",
-            audit=lambda line: self.log.append(json.loads(line)),
+            audit=lambda line: self.lines.append(json.loads(line)),
         )
         self.device = f"broker:{folder / 'broker.sock'}"
         self.thread = threading.Thread(target=self.broker.serve)
         self.thread.start()
+
+    @property
+    def log(self) -> list[dict]:
+        assert self.broker.flush(10)
+        return self.lines
 
     def stop(self) -> None:
         self.broker.stop()
@@ -150,7 +158,7 @@ def test_regions_of_others_are_not_own(serve, fabric):
     )
     mem_id = int(child.stdout.readline())
     with obmm.open(served.device) as device, pytest.raises(ObmmError) as caught:
-        device.driver.open_region(mem_id, writable=False, non_cacheable=False)
+        device.driver.open_region(mem_id, writable=False, non_cacheable=False, held=device.driver.new_held())
     assert caught.value.errno == errno.EACCES
     child.communicate("\n")
     assert child.returncode == 0
@@ -160,7 +168,7 @@ def test_the_drivers_own_refusal_passes_through(serve):
     served = serve('control = true\nregions = "any"')
     with obmm.open(served.device) as device:
         with pytest.raises(ObmmError) as caught:
-            device.driver.open_region(77, writable=False, non_cacheable=False)
+            device.driver.open_region(77, writable=False, non_cacheable=False, held=device.driver.new_held())
         assert caught.value.errno == errno.ENOENT
 
 
@@ -284,7 +292,7 @@ def test_clients_that_say_nothing_do_not_keep_others_out(serve):
             f"import os, socket, sys\nos.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})\n"
             f"all = [socket.socket(socket.AF_UNIX) for _ in range(60)]\n"
             f"for s in all: s.connect({str(served.broker.path)!r})\n"
-            "for s in all[:8]: s.sendall(b'BOBK')\nprint('there', flush=True); sys.stdin.read()",
+            "for s in all[-4:]: s.sendall(b'BOBK')\nprint('there', flush=True); sys.stdin.read()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -295,7 +303,7 @@ def test_clients_that_say_nothing_do_not_keep_others_out(serve):
     for _ in range(5):
         obmm.open(served.device).close()
     assert time.monotonic() - started < 4  # less than the time that a silent client gets
-    assert served.broker._users[STRANGER] <= CONNECTIONS_PER_USER
+    assert served.broker.slots.of(STRANGER) <= CONNECTIONS_PER_USER
     hostile.communicate()
     assert sum(line["reason"] == "too many connections" for line in served.log) >= 60 - CONNECTIONS_PER_USER
 
@@ -306,7 +314,6 @@ def test_clients_that_say_nothing_do_not_keep_others_out(serve):
         b"",
         b"GET / HTTP/1.0\r\n\r\n".ljust(76),
         request("/dev/obmm", 2, magic=1),
-        request("/dev/obmm", 2, version=2),
         request("/dev/obmm", 2, kind=3),
         os.urandom(200),
     ],
@@ -335,6 +342,7 @@ def test_without_a_thread_to_be_had_a_peer_is_turned_away_and_the_next_is_served
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ObmmError):
         obmm.open(served.device)
+    until(lambda: served.log)  # the audit is written by a thread of its own
     assert served.log[-1]["reason"] == "can't start new thread"
     obmm.open(served.device).close()
     assert served.thread.is_alive()
@@ -383,3 +391,196 @@ def test_the_command_serves_until_it_is_told_to_stop(fabric, folder):
     child.communicate(timeout=20)
     assert child.returncode == 0
     assert not (folder / "s").exists()
+
+
+def test_the_broker_shows_figures_health_and_its_watchdog_a_sign_of_life(fabric, folder, monkeypatch):
+    policy = folder / "p.toml"
+    policy.write_text(f"[[allow]]\nusers = [{US}]\ncontrol = true\n")
+    policy.chmod(0o600)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "400000")
+        options = ["--policy", policy, "--socket", folder / "s", "--device", fabric.device("a")]
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "obmm.cli.main", "open-broker", *options, "--metrics", f"127.0.0.1:{port}"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert manager.recv(100) == b"READY=1"
+            assert manager.recv(100) == b"WATCHDOG=1"
+            assert manager.recv(100) == b"WATCHDOG=1"
+            obmm.open(f"broker:{folder / 's'}").close()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=20) as answer:
+                assert answer.read() == b"ok\n"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+                text = answer.read().decode()
+            assert 'obmm_broker_answers_total{errno="",event="granted"} 1.0' in text
+            assert "obmm_broker_connections" in text
+            assert 'obmm_broker_lines_dropped_total{log="audit"} 0.0' in text
+            child.send_signal(signal.SIGTERM)
+            while (state := manager.recv(100)) == b"WATCHDOG=1":
+                pass
+            assert state == b"STOPPING=1"
+            child.communicate(timeout=20)
+            assert child.returncode == 0
+        finally:
+            child.kill()
+            child.communicate()
+
+
+def test_a_broker_whose_loop_is_over_or_stuck_is_not_alive(serve, monkeypatch):
+    broker = serve("control = true").broker
+    deadline = time.monotonic() + 20
+    while not broker.alive:
+        assert time.monotonic() < deadline
+    monkeypatch.setattr("obmm.broker.broker.LATE_S", -100.0)
+    assert not broker.alive, "it has not looked up for too long"
+    monkeypatch.setattr("obmm.broker.broker.LATE_S", 5.0)
+    broker.stop()
+    while broker.alive:
+        assert time.monotonic() < deadline
+
+
+# --- nothing that a peer, a disk or a log does holds it or ends it -------------------------------------------------------
+
+
+class Knock:
+    """A connection that only the slots look at."""
+
+    def __init__(self) -> None:
+        self.thrown_out = False
+
+    def shutdown(self, how: int) -> None:
+        self.thrown_out = True
+
+
+def test_users_without_a_rule_share_their_slots_and_lock_no_other_out():
+    slots = Slots(lambda uid: uid == 7)
+    for uid in range(100, 130):
+        for _ in range(CONNECTIONS_PER_USER):
+            slots.enter(Knock(), uid)
+    assert len([each for each in slots.guests if not each.sent_away]) == STRANGERS
+    for uid in (0, 7):
+        guest, gone = slots.enter(Knock(), uid)
+        assert guest is not None
+        assert gone is None
+
+
+def test_the_oldest_idle_connection_of_the_busiest_user_goes():
+    slots = Slots(lambda uid: True)
+    first, _ = slots.enter(Knock(), 1)
+    slots.asks(first, True)
+    second, _ = slots.enter(Knock(), 1)
+    for number in range(CONNECTIONS - 2):
+        assert slots.enter(Knock(), 1000 + number)[1] is None
+    for _ in range(3):
+        slots.enter(Knock(), 1)
+    assert second.sent_away
+    assert second.connection.thrown_out
+    assert not first.sent_away, "it is being answered"
+
+
+def test_a_user_whose_rule_is_for_its_group_is_known_from_its_first_request_on():
+    slots = Slots(lambda uid: False)
+    guest, _ = slots.enter(Knock(), 5)
+    assert not guest.known
+    slots.asks(guest, True)
+    slots.leave(guest)
+    assert slots.enter(Knock(), 5)[0].known
+    assert slots.wait_empty(0.01) is False
+
+
+def test_an_audit_that_is_stuck_or_full_holds_up_no_request(fabric, folder):
+    policy = folder / "p.toml"
+    policy.write_text(f"[[allow]]\nusers = [{US}]\ncontrol = true\n")
+    policy.chmod(0o600)
+    stuck = threading.Event()
+
+    def audit(line: str) -> None:
+        stuck.wait(30)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Broker(Backend.parse(fabric.device("a")), Policy(policy), folder / "s", audit=audit) as broker:
+        thread = threading.Thread(target=broker.serve)
+        thread.start()
+        for _ in range(20):
+            obmm.open(f"broker:{folder / 's'}").close()
+        stuck.set()
+        assert broker.flush(10)
+        assert broker.lines_dropped["audit"] >= 20
+        obmm.open(f"broker:{folder / 's'}").close()
+        broker.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EPERM, errno.EPROTO, errno.EIO])
+def test_whatever_accept_says_the_next_peer_is_served(serve, monkeypatch, number):
+    served = serve("control = true")
+    real = served.broker._socket
+    failed = threading.Event()
+
+    class Refusing:
+        def accept(self):
+            served.broker._socket = real
+            failed.set()
+            raise OSError(number, os.strerror(number))
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    served.broker._socket = Refusing()
+    obmm.open(served.device).close()
+    assert failed.wait(10)
+    obmm.open(served.device).close()
+    assert served.thread.is_alive()
+
+
+def test_a_listener_that_only_fails_ends_the_broker(serve, monkeypatch):
+    monkeypatch.setattr("obmm.broker.broker.FAILURES", 3)
+    served = serve("control = true")
+    ended = []
+
+    class Refusing:
+        def accept(self):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    real, served.broker._socket = served.broker._socket, Refusing()
+    with contextlib.suppress(OSError):
+        served.broker.serve()
+        ended.append("without a word")
+    assert ended == []
+    served.broker._socket = real
+
+
+def test_a_full_disk_costs_the_line_and_sighup_reads_the_policy_again(fabric, folder):
+    policy = folder / "p.toml"
+    policy.write_text(f"[[allow]]\nusers = [{US}]\ncontrol = true\n")
+    policy.chmod(0o600)
+    command = [
+        sys.executable, "-m", "obmm.cli.main", "open-broker", "--policy", policy, "--socket", folder / "s",
+        "--device", fabric.device("a"), "--audit", "/dev/full",
+    ]  # fmt: skip
+    with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as child:
+        assert "open-broker on" in child.stderr.readline()
+        for _ in range(3):
+            obmm.open(f"broker:{folder / 's'}").close()
+        policy.write_text("allow = 5")
+        child.send_signal(signal.SIGHUP)
+        assert "stays as it was" in child.stderr.readline()
+        policy.write_text("")
+        child.send_signal(signal.SIGHUP)
+        assert child.stderr.readline() == "policy read again\n"
+        with pytest.raises(ObmmError):
+            obmm.open(f"broker:{folder / 's'}")
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=20)
+        assert child.returncode == 0

@@ -9,8 +9,9 @@ import os
 import pytest
 
 from obmm import ObmmArgumentError
-from obmm.broker_policy import BrokerPeer, Policy, Wanted, groups_of
-from obmm.stamp import OwnerStamp, start_time
+from obmm.broker.policy import BrokerPeer, Policy, Wanted, groups_of
+from obmm.driver.process import start_time
+from obmm.region.stamp import OwnerStamp
 
 PEER = BrokerPeer(os.getpid(), 1001, frozenset({1001, 50}), start_time(os.getpid()))
 STAMP = OwnerStamp.of_this_process("embeddings-1")
@@ -107,9 +108,9 @@ def test_the_groups_of_an_account_are_all_of_them():
     [
         ("[[allow]]\ncontrol = true", "neither users nor groups"),
         ("[[allow]]\nusers = [1]", "allows nothing"),
-        ('[[allow]]\nusers = ["no such account"]\ncontrol = true', "no account"),
-        ("[[allow]]\nusers = [-1]\ncontrol = true", "no account"),
-        ("[[allow]]\nusers = [true]\ncontrol = true", "no account"),
+        ('[[allow]]\nusers = ["no such account"]\ncontrol = true', "not an account"),
+        ("[[allow]]\nusers = [-1]\ncontrol = true", "not an account"),
+        ("[[allow]]\nusers = [true]\ncontrol = true", "not an account"),
         ("[[allow]]\nusers = 1\ncontrol = true", "a list"),
         ("[[allow]]\nusers = []\ncontrol = true", "not empty"),
         ("[[allow]]\nusers = [1]\ncontrol = 1", "true or false"),
@@ -121,7 +122,7 @@ def test_the_groups_of_an_account_are_all_of_them():
         ("[[allow]]\nusers = [1]\ncontrol = true\nname = 1", "name"),
         ("[[allow]]\nuser = [1]\ncontrol = true", "unknown keys"),
         ("[[deny]]\nusers = [1]", "unknown keys"),
-        ("[allow", "no TOML"),
+        ("[allow", "not TOML"),
     ],
 )
 def test_a_policy_with_a_mistake_is_refused_with_its_place(policy, text, part):
@@ -142,3 +143,22 @@ def test_a_policy_of_somebody_else_is_refused(policy, tmp_path):
     os.chown(tmp_path / "policy.toml", 1001, -1)
     with pytest.raises(ObmmArgumentError, match="owner 1001"):
         Policy(tmp_path / "policy.toml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "allow = 5", "allow = [1]", "x = 1", "[" * 30_000, "[[allow]]", "[[allow]]\nusers = 5", "[[allow]]\nusers = [{}]",
+        "[[allow]]\nusers = [-1]", "[[allow]]\nusers = [99999999999]", '[[allow]]\nusers = ["a\\u0000b"]',
+        "[[allow]]\nusers = [0]\nregions = []", "[[allow]]\nusers = [0]\nregions = {}", "[[allow]]\nusers = [0]\ncontrol = 1",
+        '[[allow]]\nusers = [0]\nregions = "any"\nkinds = [["import"]]', '[[allow]]\nusers = [0]\nregions = "any"\nlabels = [1]',
+        '[[allow]]\nusers = [0]\nregions = "any"\naccess = ["r"]', "[[allow]]\nusers = [0]\ncontrol = true\nname = 5",
+    ],
+)  # fmt: skip
+def test_whatever_the_file_says_the_error_is_the_policys_own(tmp_path, text):
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ObmmArgumentError) as caught:
+        Policy(path)
+    assert str(path) in str(caught.value)

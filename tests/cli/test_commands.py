@@ -56,12 +56,6 @@ def test_explain_prints_the_table_entry():
     assert row["operation"] == "IMPORT"
 
 
-def test_explain_of_something_unknown_lists_the_operations():
-    result = CliRunner().invoke(main, ["explain", "EXPORTS"])
-    assert result.exit_code != 0
-    assert "EXPORT, EXPORT_PID" in result.output
-
-
 def test_explain_of_an_errno_that_an_operation_never_gives_lists_its_answers():
     result = CliRunner().invoke(main, ["explain", "IMPORT", "EDOM"])
     assert result.exit_code != 0

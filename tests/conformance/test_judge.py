@@ -97,6 +97,14 @@ def mutate_permission(step: dict[str, Any]) -> bool:
     return True
 
 
+def mutate_missing_value(step: dict[str, Any]) -> bool:
+    return step.pop("value", None) is not None
+
+
+def mutate_missing_answer(step: dict[str, Any]) -> bool:
+    return step.pop("ret", None) is not None
+
+
 MUTATIONS = [value for name, value in list(globals().items()) if name.startswith("mutate_")]
 
 
@@ -138,3 +146,31 @@ def test_load_of_an_import_counts_only_behind_a_store() -> None:
         loads = {index for index, step in enumerate(steps) if "value" in step}
         ignored += len(loads - found)
     assert 0 < ignored < 40
+
+
+#: Steps that the replay does by itself: they say nothing about what is replayed against.
+OF_THE_REPLAY = {
+    "sleep",
+    "start",
+    "fork",
+    "kill",
+    "reserve",
+    "hugemap",
+    "max_map_count",
+    "stub",
+    "remount_dev",
+    "feature",
+}
+
+
+def test_every_case_asks_what_is_replayed_something_that_can_be_wrong() -> None:
+    empty = [
+        case.id
+        for case in TRANSCRIPT
+        if not any(
+            step["op"] not in OF_THE_REPLAY and {"ret", "errno", "signal", "value", "out", "hang"} & step.keys()
+            for step in case.steps
+            if not step["in"].get("path", "").startswith("/proc/sys/")
+        )
+    ]
+    assert empty == []

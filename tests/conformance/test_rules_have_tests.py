@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No rule without a test, no test for a rule that nobody knows, no page that lags behind."""
+"""No rule without a test, no test for an unknown rule, no page that lags behind."""
 
 from __future__ import annotations
 

@@ -11,12 +11,14 @@ import mmap
 import os
 import select
 import socket
+import stat
+from collections.abc import Callable
 
 import pytest
 
 from obmm import emulator
 from obmm._native import ffi, lib
-from obmm.abi import Request
+from obmm.driver.abi import Request
 from obmm.emulator import Fabric
 
 from .children import Child
@@ -79,13 +81,43 @@ def test_poll_finds_a_file_always_ready(a: Node) -> None:
     assert poll.poll(0) == [(a.control, select.POLLIN | select.POLLOUT)]
 
 
-def test_what_a_client_writes_into_its_descriptor_disturbs_nobody(a: Node) -> None:
-    fd = a.open()
-    os.set_blocking(fd, False)
-    with contextlib.suppress(BlockingIOError):
-        while os.write(fd, bytes(65536)):
-            pass
-    os.close(fd)
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND, os.O_RDWR | os.O_SYNC])
+def test_by_no_system_call_does_a_byte_move_through_a_descriptor(a: Node, flags: int) -> None:
+    """The bare descriptor, past the preload library: the kernel itself answers as for a device without the call."""
+    fd = a.sys_open("/dev/obmm", flags)
+    readable, writable = flags & os.O_ACCMODE != os.O_WRONLY, flags & os.O_ACCMODE != os.O_RDONLY
+    other = os.memfd_create("other")
+    os.write(other, b"bytes")
+    reader, writer = os.pipe()
+    os.write(writer, b"bytes")
+
+    def refusal(call: Callable[[], object]) -> int:
+        with pytest.raises(OSError) as refused:
+            call()
+        return refused.value.errno or 0
+
+    for call in (
+        lambda: os.read(fd, 1),
+        lambda: os.readv(fd, [bytearray(1)]),
+        lambda: os.sendfile(other, fd, None, 1),
+        lambda: os.splice(fd, writer, 1),
+    ):
+        assert refusal(call) == (errno.EINVAL if readable else errno.EBADF)
+    for call in (lambda: os.write(fd, b"x"), lambda: os.writev(fd, [b"x"])):
+        assert refusal(call) == (errno.EINVAL if writable else errno.EBADF)
+    assert refusal(lambda: os.splice(reader, fd, 1)) in (errno.EINVAL, errno.EBADF)
+    assert refusal(lambda: os.sendfile(fd, other, 0, 1)) in (errno.EINVAL, errno.EBADF, errno.EPERM)
+    assert refusal(lambda: os.pwrite(fd, b"x", 0)) in (errno.EPERM, errno.EBADF)
+    if readable:
+        assert os.pread(fd, 1, 0) == b""
+    assert not stat.S_ISSOCK(os.fstat(fd).st_mode)
+    poller = select.poll()
+    poller.register(fd, select.POLLIN | select.POLLOUT)
+    assert poller.poll(0) == [(fd, select.POLLIN | select.POLLOUT)]
+    with select.epoll() as epoll:
+        assert refusal(lambda: epoll.register(fd)) == errno.EPERM
+    for one in (fd, other, reader, writer):
+        os.close(one)
     assert a.export().mem_id == 1
 
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from obmm.cli.emulate import emulate
+from obmm.cli.emulate_status import print_status
 
 from .node import MIB, Node, memory
 
@@ -51,6 +52,18 @@ def x(runtime: Path) -> Iterator[Node]:
 def test_status_lists_the_nodes(runtime: Path) -> None:
     assert list(told("status")["nodes"]) == ["x", "y"]  # type: ignore[call-overload]
     assert "0x40a" in invoke("status").output
+
+
+def test_status_of_a_server_that_was_started_by_an_older_obmm(
+    capsys: pytest.CaptureFixture[str], runtime: Path
+) -> None:
+    """It has no profile to name, and everything else is shown."""
+    answer = told("status")
+    del answer["modelled"]
+    print_status(answer)
+    shown = capsys.readouterr().out
+    assert "MODELLED" not in shown
+    assert "0x40a" in shown
 
 
 def test_a_second_up_is_refused(runtime: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,11 +52,12 @@ def finish(program: subprocess.Popen[str]) -> str:
     return out
 
 
-@pytest.mark.parametrize("name", ["loopback", "descriptors", "signals"])
+@pytest.mark.parametrize("name", ["loopback", "descriptors", "signals", "table"])
 def test_program(fabric: Fabric, folder: Path, name: str) -> None:
     program = compile_program(name, folder)
+    before = fabric.status()["nodes"]["a"]["regions"]
     assert finish(start(fabric, "a", program)) == f"{name} ok\n"
-    assert fabric.status()["nodes"]["a"]["regions"] == []
+    assert fabric.status()["nodes"]["a"]["regions"] == before
 
 
 def test_program_built_with_fortify(fabric: Fabric, folder: Path) -> None:
@@ -109,6 +111,17 @@ def test_shell_tools_see_the_nodes_files(fabric: Fabric) -> None:
 def test_python_program_opens_the_driver_through_the_library(fabric: Fabric) -> None:
     code = "import obmm; d = obmm.open('/dev/obmm'); print(d); d.close()"
     assert "kernel" in finish(start(fabric, "a", sys.executable, "-c", code))
+
+
+def test_unmapping_is_local_when_the_server_is_gone(folder: Path) -> None:
+    program = compile_program("orphan", folder)
+    with emulator.start(nodes=1) as mine:
+        running = start(mine, "a", program)
+        assert running.stdout is not None
+        assert running.stdout.readline() == "mapped\n"
+        os.kill(mine.server_pid, signal.SIGKILL)
+        out, err = running.communicate("x", timeout=60)
+    assert (running.returncode, out, err) == (0, "orphan ok\n", "")
 
 
 def test_without_a_fabric_there_is_no_device(folder: Path) -> None:

@@ -78,7 +78,7 @@ def test_garbage_instead_of_hello_is_dropped(fabric: Fabric, other: Node) -> Non
 
 @pytest.mark.parametrize(
     ("version", "kind", "node", "error"),
-    [(99, 1, b"a", "EPROTO"), (VERSION, 7, b"a", "EPROTO"), (VERSION, 1, b"nobody", "ENODEV")],
+    [(99, 1, b"a", "EPROTO"), (VERSION, 7, b"a", "EPROTO"), (VERSION, 1, b"absent", "ENODEV")],
 )
 def test_wrong_hello_is_refused_with_its_reason(
     fabric: Fabric, version: int, kind: int, node: bytes, error: str
@@ -223,7 +223,7 @@ def test_death_while_memory_is_asked_for(fabric: Fabric, other: Node) -> None:
     os.close(fd)
 
 
-def test_many_silent_connections_keep_nobody_out(fabric: Fabric, other: Node) -> None:
+def test_many_silent_connections_keep_no_client_out(fabric: Fabric, other: Node) -> None:
     silent = [connect(fabric) for _ in range(300)]
     started = time.monotonic()
     assert other.export().mem_id > 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -205,10 +206,11 @@ def test_forks_in_a_threaded_process_do_not_hang(fabric: Fabric, a: Node) -> Non
 
 
 def test_destroying_the_last_table_closes_the_connection(fabric: Fabric) -> None:
+    gc.collect()  # what earlier tests left is not ours, whenever it goes
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         Node(fabric, "b").close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert fabric.status()["clients"] == 0
 
 

@@ -132,10 +132,11 @@ def left_behind(fabric: emulator.Fabric) -> dict[str, Any]:
 
 @pytest.fixture
 def a(fabric: emulator.Fabric) -> Iterator[Device]:
-    """The exporter.  Whatever a test leaves in the fabric fails it."""
+    """The exporter.  Whatever a test leaves in the fabric fails it, and no test after it."""
+    before = left_behind(fabric)
     with obmm.open(fabric.device("a")) as device:
         yield device
-    until(lambda: left_behind(fabric) == {})
+    until(lambda: left_behind(fabric) == before)
 
 
 @pytest.fixture

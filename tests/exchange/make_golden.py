@@ -11,6 +11,7 @@ import hmac
 import json
 from pathlib import Path
 
+from obmm.exchange.call_messages import Call, Ping, Pong, Reply, Status, StatusPage
 from obmm.exchange.errors import Refusal
 from obmm.exchange.keys import Key
 from obmm.exchange.messages import (
@@ -21,8 +22,6 @@ from obmm.exchange.messages import (
     Listed,
     Message,
     Mode,
-    Ping,
-    Pong,
     RegionEntry,
     Release,
     Released,
@@ -30,8 +29,6 @@ from obmm.exchange.messages import (
     Renewed,
     Revoked,
     RevokeReason,
-    Status,
-    StatusPage,
     Welcome,
 )
 from obmm.exchange.session import ClientSession, ServerSession
@@ -70,6 +67,8 @@ TALK: list[tuple[str, Message, int]] = [
     ("server", Pong(), 5),
     ("client", Status(0), 6),
     ("server", StatusPage(0, b'{"version":1,"server":{},"items":[]}'), 6),
+    ("client", Call("kv/blocks", b"\1\2\3"), 8),
+    ("server", Reply(b"\4\5"), 8),
     ("server", Revoked(LEASE, 30_000, RevokeReason.WITHDRAWN), 0),
     ("client", Release(LEASE), 7),
     ("server", Released(LEASE), 7),

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from obmm import ObmmArgumentError
 from obmm.exchange.array_manifest import ArrayManifest
-from obmm.exchange.npy import NpyFile, npy_writer
+from obmm.files.npy import NpyFile, npy_writer
 
 DTYPES = st.one_of(
     hnp.scalar_dtypes(),
@@ -38,7 +38,7 @@ def test_any_dtype_and_shape_survives_json(dtype: np.dtype[Any], shape: tuple[in
 def test_object_dtypes_are_refused(dtype: Any) -> None:
     with pytest.raises(ObmmArgumentError, match="Python objects"):
         ArrayManifest(np.dtype(dtype), (3,))
-    with pytest.raises(ObmmArgumentError, match=r"Python objects|no plain type"):
+    with pytest.raises(ObmmArgumentError, match=r"Python objects|not a plain type"):
         ArrayManifest.parse(
             {"format": "obmm-array", "version": 1, "dtype": json.loads(json.dumps(dtype)), "shape": [3]}
         )
@@ -70,7 +70,7 @@ def test_foreign_json_is_refused_and_nothing_else(manifest: dict[str, Any]) -> N
         ({"shape": [1.5]}, "list of integers"),
         ({"shape": [True]}, "list of integers"),
         ({"shape": "3"}, "list of integers"),
-        ({"dtype": "i4,i4"}, "no plain type"),
+        ({"dtype": "i4,i4"}, "not a plain type"),
         ({"dtype": None}, "neither a type"),
         ({"dtype": [["a"]]}, "a field is not"),
         ({"sha256": "ab"}, "64 hexadecimal digits"),
@@ -104,7 +104,7 @@ def save(path: Path, array: np.ndarray[Any, Any]) -> NpyFile:
     ids=lambda array: f"{array.dtype}-{array.shape}",
 )
 def test_files_are_read_in_c_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, array: Any) -> None:
-    monkeypatch.setattr("obmm.exchange.npy.CHUNK", 16)
+    monkeypatch.setattr("obmm.files.npy.CHUNK", 16)
     file = save(tmp_path / "a.npy", array)
     data = bytearray(b"".join(bytes(chunk) for chunk in file.chunks()))
     assert bytes(data) == array.tobytes()
@@ -138,7 +138,11 @@ def test_a_written_file_equals_what_numpy_saves(tmp_path: Path, fields: int) -> 
 def test_what_is_no_npy_file_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "z.npz", a=np.zeros(3))
     (tmp_path / "empty.npy").write_bytes(b"")
-    for path, problem in (("z.npz", "is no .npy file"), ("empty.npy", "is no .npy file"), ("gone.npy", "No such file")):
+    for path, problem in (
+        ("z.npz", "is not a .npy file"),
+        ("empty.npy", "is not a .npy file"),
+        ("gone.npy", "No such file"),
+    ):
         with pytest.raises(ObmmArgumentError, match=problem):
             NpyFile(tmp_path / path)
 
@@ -164,7 +168,7 @@ def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     manifest = ArrayManifest(np.dtype("<f4"), (3,))
-    with pytest.raises(ObmmArgumentError, match="no regular file"), npy_writer(pipe, manifest):
+    with pytest.raises(ObmmArgumentError, match="not a regular file"), npy_writer(pipe, manifest):
         pass
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from obmm.bench import exchange
+import pytest
+
+from bench import exchange
+
+pytestmark = pytest.mark.alone  # thousands of regions, or clients, and what they cost
 
 
 def test_latency_has_every_mode_and_step() -> None:
@@ -20,5 +24,5 @@ def test_many_clients_all_get_their_lease_from_one_thread() -> None:
     assert record["threads_added"] == 0, "no thread per client"
 
 
-def test_revocation_reaches_everybody() -> None:
+def test_revocation_reaches_all_holders() -> None:
     assert exchange.revocation(5, 2)["clients"] == 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments, addresses, objects that nobody closed, exceptions in flight."""
+"""Arguments, addresses, objects that were not closed, exceptions in flight."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_addresses(text: str, parts: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", ":1", "a:", "a:0", "a:65536", "a:x", "[::1", "[::1]5", "a:-1", "[]:5"])
 def test_bad_addresses_are_refused(text: str) -> None:
-    with pytest.raises(ObmmArgumentError, match="is no address"):
+    with pytest.raises(ObmmArgumentError, match="is not an address"):
         split_address(text)
 
 
@@ -93,7 +93,7 @@ def test_a_failed_publication_closes_the_server(start: Start, tmp_path: Path) ->
 
 
 def test_keys_belong_to_key_mode(start: Start, key: Path) -> None:
-    with pytest.raises(ObmmArgumentError, match="PLAIN mode has no keys"):
+    with pytest.raises(ObmmArgumentError, match="PLAIN mode has no use for key credentials"):
         start(plain=True).rekey(key)
 
 
@@ -121,7 +121,7 @@ def test_ipv6(start: Start, key: Path) -> None:
         assert str(peer.address) == f"[::1]:{server.port}"
 
 
-def test_a_server_that_nobody_closed_warns_and_ends(key: Path, tmp_path: Path) -> None:
+def test_a_server_that_was_not_closed_warns_and_ends(key: Path, tmp_path: Path) -> None:
     server = serve({"table": FakeRegion()}, host="127.0.0.1", port=0, key=key, journal=tmp_path / "journal")
     thread = server._thread
     with pytest.warns(ResourceWarning, match="server on port .* was never closed"):
@@ -131,7 +131,7 @@ def test_a_server_that_nobody_closed_warns_and_ends(key: Path, tmp_path: Path) -
     assert not thread.is_alive()
 
 
-def test_a_peer_that_nobody_closed_warns_and_ends(start: Start, key: Path) -> None:
+def test_a_peer_that_was_not_closed_warns_and_ends(start: Start, key: Path) -> None:
     from obmm.exchange import connect
 
     server = start()

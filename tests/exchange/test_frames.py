@@ -14,6 +14,7 @@ from obmm.exchange.frames import (
     PAYLOAD_BOUNDS,
     SENT_BY_CLIENT,
     SENT_BY_SERVER,
+    SENT_BY_STRANGERS,
     Frame,
     FrameReader,
     FrameType,
@@ -77,7 +78,7 @@ def test_oversize_is_refused_before_the_payload_arrives() -> None:
 
 
 def test_a_client_cannot_make_the_server_hold_more_than_a_small_frame() -> None:
-    assert max(PAYLOAD_BOUNDS[kind][1] for kind in SENT_BY_CLIENT) + HEADER.size == 177
+    assert max(PAYLOAD_BOUNDS[kind][1] for kind in SENT_BY_STRANGERS) + HEADER.size == 177
 
 
 def test_too_short_payloads_are_refused_at_the_header() -> None:
@@ -97,7 +98,7 @@ def test_a_tls_peer_is_named() -> None:
 
 
 def test_wrong_version_is_refused_at_its_byte_and_named() -> None:
-    with pytest.raises(ProtocolError, match="version 2; this side speaks 1") as caught:
+    with pytest.raises(ProtocolError, match="is of version 2, made by a newer obmm") as caught:
         list(FrameReader(EVERYTHING).feed(b"OBMX\2"))
     assert caught.value.reason is Refusal.VERSION
 
@@ -111,7 +112,7 @@ def test_types_are_refused_in_the_wrong_direction() -> None:
     for kind in FrameType:
         low, _ = PAYLOAD_BOUNDS[kind]
         raw = HEADER.pack(b"OBMX", 1, kind, 0, 0, low) + bytes(low)
-        for expected in (SENT_BY_CLIENT, SENT_BY_SERVER):
+        for expected in (SENT_BY_CLIENT, SENT_BY_SERVER, SENT_BY_STRANGERS):
             if kind not in expected:
                 assert refusal(raw, expected) is Refusal.TYPE
 

@@ -131,8 +131,8 @@ def test_a_failure_at_any_step_undoes_the_steps_before(
     target = {
         "window": (type(b.windows), "acquire"),
         "import": (type(b.driver), "import_"),
-        "map": ("obmm.mapping", "Span"),
-        "header": ("obmm.mapping.Mapping", "read_header_page"),
+        "map": ("obmm.mapping.piece", "Span"),
+        "header": ("obmm.mapping.piece.Piece", "read_header_page"),
     }[step]
     with exported(a) as table, start({"table": table}) as server, join(server) as peer:
         before = left_behind(fabric)

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
 import os
 import socket
+import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from obmm.exchange import JournalError, LeaseRecord, LeaseState
-from obmm.exchange.journal import LeaseJournal
+from obmm.exchange.journal import LeaseJournal, default_journal, released_everywhere
+from obmm.exchange.journal_lines import first_line, grant_line, host_id
 
 
 def record(number: int) -> LeaseRecord:
@@ -49,12 +55,22 @@ def test_grants_survive_a_crash_and_releases_end_them(path: Path) -> None:
     journal.release(record(1))
     journal.release(record(3), forced=True)
     journal.commit()
-    # Releases of one turn are written before its grants: here they came first, so all five are out.
+    crash(journal)
+    assert recovered(path) == [0, 2, 4]
+    assert recovered(path) == [0, 2, 4]
+
+
+def test_lines_of_one_batch_keep_their_order(path: Path) -> None:
+    """Granted, released, granted again: the last word counts."""
+    journal = LeaseJournal(path)
+    journal.grant(record(1))
     journal.release(record(1))
+    journal.grant(record(1))
+    journal.grant(record(2))
+    journal.release(record(2))
     journal.commit()
     crash(journal)
-    assert 1 not in recovered(path)
-    assert recovered(path) == recovered(path)
+    assert recovered(path) == [1]
 
 
 def test_everything_about_a_lease_is_kept(path: Path) -> None:
@@ -77,7 +93,7 @@ def test_leases_of_an_earlier_boot_are_dropped(path: Path, monkeypatch: pytest.M
     journal.grant(record(1))
     journal.commit()
     crash(journal)
-    monkeypatch.setattr("obmm.exchange.journal.boot_id", lambda: "another boot")
+    monkeypatch.setattr("obmm.exchange.journal_lines.boot_id", lambda: "another boot")
     assert recovered(path) == []
 
 
@@ -113,7 +129,7 @@ def test_damage_in_the_middle_is_refused_with_its_line(path: Path) -> None:
     journal.commit()
     crash(journal)
     raw = bytearray(path.read_bytes())
-    raw[40] ^= 1
+    raw[60] ^= 1
     path.write_bytes(raw)
     with pytest.raises(JournalError, match="damaged in line 2"):
         LeaseJournal(path)
@@ -121,7 +137,7 @@ def test_damage_in_the_middle_is_refused_with_its_line(path: Path) -> None:
     LeaseJournal(path).close()  # the lock is not left behind by the refusal
 
 
-@pytest.mark.parametrize("content", ["af" * 32 + "\n", "x", "obmm lease journal 2\n"])
+@pytest.mark.parametrize("content", ["af" * 32 + "\n", "x", "obmm lease journal 2\n", "obmm lease journal x\n"])
 def test_any_other_file_is_left_alone(path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(JournalError, match="something else than a lease journal"):
@@ -174,13 +190,12 @@ def test_opening_rewrites_the_file_without_what_is_over(path: Path) -> None:
     assert path.stat().st_size < before // 10
 
 
-def test_it_is_compacted_while_it_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("obmm.exchange.journal.COMPACT_BYTES", 1000)
+def test_it_is_compacted_while_it_runs(path: Path) -> None:
     journal = LeaseJournal(path)
     for number in range(50):
         journal.grant(record(number))
     journal.commit()
-    journal.compact([record(49)])
+    journal.compact([grant_line(record(49))])
     journal.grant(record(50))
     journal.commit()
     crash(journal)
@@ -193,7 +208,6 @@ def test_a_failed_compaction_changes_nothing(path: Path, monkeypatch: pytest.Mon
         journal.grant(record(number))
     journal.commit()
     with monkeypatch.context() as patch:
-        patch.setattr("obmm.exchange.journal.COMPACT_BYTES", 10)
 
         def full(fd: int) -> None:
             raise OSError(28, "No space left on device")
@@ -251,3 +265,82 @@ def test_a_full_disk_refuses_grants_and_keeps_releases(path: Path, monkeypatch: 
     journal.commit()
     crash(journal)
     assert recovered(path) == []
+
+
+def whole(event: object) -> bytes:
+    """A line with the right checksum, whatever it says."""
+    text = json.dumps(event).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+GRANT = {
+    "event": "grant", "lease": "00" * 16, "region": "r", "generation": "0" * 15 + "1", "client": "", "address": "",
+    "identity": "", "importer_eid": "00" * 16, "granted": 1.0, "boot": "b",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        5, [], "x", None, {}, {"event": "steal"}, {"event": "release"}, {"event": "release", "lease": "xx"},
+        *({key: value for key, value in GRANT.items() if key != missing} for missing in GRANT),
+        *(GRANT | {key: [] for key in (wrong,)} for wrong in GRANT),
+        GRANT | {"granted": 1e300}, GRANT | {"granted": True}, GRANT | {"lease": "0 " * 16}, GRANT | {"generation": "-1"},
+    ],
+)  # fmt: skip
+def test_a_whole_line_that_says_something_else_is_refused_with_its_line(path: Path, event: object) -> None:
+    path.write_bytes(first_line() + whole(GRANT) + whole(event))
+    with pytest.raises(JournalError, match="line 3"):
+        LeaseJournal(path)
+    assert path.read_bytes().endswith(whole(event)), "and left alone"
+
+
+def test_a_journal_of_another_machine_is_refused_and_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = LeaseJournal(path)
+    journal.grant(record(1))
+    journal.commit()
+    crash(journal)
+    before = path.read_bytes()
+    monkeypatch.setattr("obmm.exchange.journal_lines.host_id", lambda: "0" * 12)
+    with pytest.raises(JournalError, match="belongs to another machine"):
+        LeaseJournal(path)
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    assert recovered(path) == [1]
+
+
+def test_the_default_journal_names_host_and_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert default_journal(5).name == f"leases-{host_id()}-5.journal"
+    (tmp_path / "obmm" / "leases-5.journal").write_text("obmm lease journal 1\n")
+    assert default_journal(5).name == "leases-5.journal", "one of the version before is gone on with"
+    (tmp_path / "obmm" / f"leases-{host_id()[::-1]}x-6.journal").write_text("obmm lease journal 2 host=other\n")
+    assert released_everywhere(7) is None
+
+
+def test_a_journal_of_a_newer_version_says_upgrade(path: Path) -> None:
+    path.write_bytes(b"obmm lease journal 3 host=x\n")
+    with pytest.raises(JournalError, match="newer obmm: upgrade"):
+        LeaseJournal(path)
+
+
+def test_without_a_state_folder_another_one_is_taken_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    assert default_journal(5).parent == tmp_path / "tmp" / f"obmm-state-{os.geteuid()}"
+    assert "no state folder" in caplog.text
+
+
+@given(st.binary(max_size=300))
+def test_whatever_stands_in_the_file_the_error_is_the_journals_own(rest: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal"
+        path.write_bytes(first_line() + rest)
+        try:
+            LeaseJournal(path).abandon()
+        except JournalError as error:
+            assert str(path) in str(error)

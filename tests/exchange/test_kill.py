@@ -102,7 +102,7 @@ def test_client_killed(start: Start, fabric: emulator.Fabric, a: Device, key: Pa
         assert leases == (1 if CLIENT_STEPS[step] in ("fetched", "imported", "mapped", "unmapped") else 0)
         assert imported == (CLIENT_STEPS[step] in ("imported", "mapped", "unmapped")), "regions outlive processes"
         if leases:
-            # Nobody knows whether that machine still reads: the export stays, and its owner is told who it is.
+            # It is unknown whether that machine still reads: the export stays, and its owner is told who it is.
             with pytest.raises(MappingBusyError):
                 table.close()
             with pytest.raises(LeasesOutstandingError):

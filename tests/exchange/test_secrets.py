@@ -15,6 +15,7 @@ import pytest
 
 import obmm
 from obmm import Handle
+from obmm.background import LINES
 from obmm.errors import ObmmError
 from obmm.exchange import Key, LeasesOutstandingError, Limits, Peer, Server
 from obmm.exchange.errors import ProtocolError
@@ -97,6 +98,7 @@ def test_a_whole_life_in_the_logs_shows_nothing(
             server.revoke("table", timeout=0.05)
         lease.release()
         status = json.dumps(server.status()) + json.dumps(peer.status())
+        assert LINES.flush(5)
         everything = [caplog.text, status, repr(server.events()), repr(peer.events()), repr(peer.list())]
         everything += [repr(each) for each in (server, peer, lease, kept, kept.handle, caught.value.leases)]
         everything += [server.journal.read_text(), with_locals(caught.value)]

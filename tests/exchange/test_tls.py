@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from obmm import ObmmArgumentError
+from obmm.background import LINES
 from obmm.bench.certificates import Authority
 from obmm.exchange import (
     AuthenticationError,
@@ -213,4 +214,5 @@ def test_tampering_with_a_record_costs_a_connection_and_nothing_else(
         proxy.flip_next_towards_client()
         assert "table" in peer.list(), "asked again over a new connection"
         assert proxy.connections == 2
+    assert LINES.flush(5)
     assert "bad record mac" in caplog.text

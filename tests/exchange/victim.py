@@ -3,14 +3,18 @@
 
 python -m tests.exchange.victim client DEVICE PORT KEY
 python -m tests.exchange.victim server DEVICE PORT KEY JOURNAL
+python -m tests.exchange.victim half DEVICE PORT KEY       (killed by itself as soon as IMPORT has answered)
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 
 import obmm
+import obmm.region.device as device_module
 from obmm.exchange import LeasesOutstandingError
 
 
@@ -33,6 +37,17 @@ def client(device: str, port: str, key: str) -> Iterator[str]:
     peer.close()
     local.close()
     yield "closed"
+
+
+def half(device: str, port: str, key: str) -> Iterator[str]:
+    def dies(*arguments: object, **options: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    local = obmm.open(device)
+    lease = obmm.connect(f"127.0.0.1:{port}", key=key).fetch("table")
+    yield "fetched"
+    device_module.ImportedRegion = dies  # type: ignore[assignment, misc]
+    local.import_region(lease)
 
 
 def server(device: str, port: str, key: str, journal: str) -> Iterator[str]:
@@ -60,6 +75,6 @@ def server(device: str, port: str, key: str, journal: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    steps = {"client": client, "server": server}[sys.argv[1]](*sys.argv[2:])
+    steps = {"client": client, "server": server, "half": half}[sys.argv[1]](*sys.argv[2:])
     for _ in sys.stdin:
         print(next(steps), flush=True)

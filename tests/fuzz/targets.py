@@ -13,13 +13,14 @@ from collections.abc import Callable
 
 from obmm.errors import ObmmArgumentError
 from obmm.exchange.array_manifest import ArrayManifest
+from obmm.exchange.call_messages import Ping
 from obmm.exchange.errors import AuthenticationError, ProtocolError
 from obmm.exchange.frames import HEADER, PAYLOAD_BOUNDS, FrameReader, FrameType, pack_frame
 from obmm.exchange.keys import Key
-from obmm.exchange.messages import Mode, Ping, Release, Welcome, parse
+from obmm.exchange.messages import Mode, Release, Welcome, parse
 from obmm.exchange.session import ClientSession, ServerSession
 from obmm.handle import Handle
-from obmm.header import RegionHeader
+from obmm.region.header import RegionHeader
 from tests.exchange.make_golden import HANDLE, KEY, LEASE, MANIFEST
 
 

@@ -80,7 +80,7 @@ class Storm:
         self.checks += 1
 
     def calm(self) -> None:
-        """Kill everybody; nothing may be open or mapped, and everything can be removed."""
+        """Kill all; nothing may be open or mapped, and everything can be removed."""
         for worker in self.workers:
             worker.kill()
         self.workers.clear()

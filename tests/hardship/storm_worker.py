@@ -225,7 +225,7 @@ class Worker:
             else:
                 self.system.load(address, 8)
         except Fault as fault:
-            # no right (SIGSEGV), or nobody behind the window any more (SIGBUS)
+            # no right (SIGSEGV), or nothing behind the window any more (SIGBUS)
             self.refused[f"signal {fault.signal}"] += 1
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .. import seeds
 from .storm import Storm
 
 SECONDS = float(os.environ.get("OBMM_STORM_SECONDS", "4"))
@@ -33,7 +34,7 @@ def test_workers_get_everywhere(tmp_path: Path) -> None:
 @pytest.mark.timeout(SECONDS + 120)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_invariants_hold_while_processes_die_anywhere(tmp_path: Path, nodes: int) -> None:
-    seed = int.from_bytes(os.urandom(4), "little")
+    seed = seeds.seed()
     storm = Storm(tmp_path, seed, nodes=nodes)
     try:
         storm.rage(SECONDS, kills=SECONDS)

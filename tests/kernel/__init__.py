@@ -3,7 +3,8 @@
 
 ``make kernel-x86``, ``make kernel-arm64``
     One guest.  Runs, in this order, what lies in ``guest/``: ``kernel_rules`` (page tables, signals, the guard, fork, kill -9,
-    revocation), ``smoke`` (the loopback smoke tests in C and in Python) and ``replay`` (the recorded cases of the driver
+    revocation), ``borders_rules`` (what any opener may try against the kernel: vmsplice, futex, io_uring, unloading, umount,
+    decoder changes, exhausted memory), ``smoke`` (the loopback smoke tests in C and in Python) and ``replay`` (the recorded cases of the driver
     that fit the module's commands, judged as on the emulator).
 ``make kernel-pair``
     Two guests around one shared memory (ivshmem) and one network: A runs ``obmm serve``, B ``obmm fetch`` and compares
@@ -18,7 +19,9 @@ and the guest's Python with apt and unpacks them; tools that the host lacks are 
 compiles the module, the extension, the smoke test and the replay's probe for the guest.  ``image`` packs an initramfs.
 ``machine`` boots it: no disk, no KVM (it opens on machines where a guest then hangs), no network but the pair's.  The
 guest prints ``GUEST-RC=0`` as its last line, or it failed: QEMU's own status says nothing.  Every guest runs under
-``timeout``, and any kernel warning is a panic.  All of it is kept in ``build/kernel``; ``make clean`` removes it.
+``timeout``, and any kernel warning is a panic; a console with ``BUG:``, ``Bad page``, ``leaked out``, ``Call Trace`` and
+the like has failed, whatever its last line says.  All of it is kept in ``build/kernel``, by one run at a time, each part
+made beside its place and renamed when it is whole; ``make clean`` removes it.
 
 One part alone, or some cases: ``python -m tests.kernel arm64 --run 'kernel_rules,replay:own-*+m10*'``.
 

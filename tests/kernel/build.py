@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .packages import Archive
+from .packages import Archive, whole
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
@@ -45,35 +45,34 @@ class Build:
 
     def module(self) -> Path:
         """obmm_sim.ko, built from a copy: kbuild writes beside its sources."""
-        sources = [*(NATIVE / "kmod").glob("*"), NATIVE / "abi" / "obmm_abi.h"]
-        target = self.folder / "native" / "kmod" / "obmm_sim.ko"
+        sources = [*(NATIVE / "kmod").glob("*"), *(NATIVE / "abi").glob("*.h")]
+        made = self.folder / "native" / "kmod" / "obmm_sim.ko"
+        target = self.folder / made.name
         if newer(sources, target):
             for source in sources:
                 place = self.folder / "native" / source.relative_to(NATIVE)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, place)
-            command = [
+            command: list[str | Path] = [
                 "make",
                 "-s",
                 "-C",
                 self.archive.headers,
-                f"M={target.parent}",
+                f"M={made.parent}",
                 f"ARCH={self.architecture.kernel}",
             ]
             if self.architecture.foreign:
                 command.append(f"CROSS_COMPILE={self.architecture.cross}")
             run(*command, "modules", env=_without_make())
-            target.touch()
+            with whole(target) as beside:
+                shutil.copy2(made, beside)
+                beside.touch()
         return target
 
     def extension(self) -> Path:
         """obmm._native: cffi writes the C on this host, the target's compiler does the rest."""
         target = self.folder / "_native.abi3.so"
-        sources = [
-            path
-            for room in ("abi", "core", "emulator", "copy", "hash", "ffi")
-            for path in NATIVE.glob(f"{room}/**/*.*")
-        ]
+        sources = [path for path in NATIVE.glob("**/*.[chp]*") if "kmod" not in path.parts]
         if newer(sources, target):
             generated = self.folder / "_native.c"
             command = [sys.executable, Path(__file__).with_name("extension.py"), generated]
@@ -83,10 +82,11 @@ class Build:
             if result.returncode:
                 raise SystemExit(result.stdout + result.stderr)
             include = self.archive.root / "usr/include"
-            run(
-                self._cc, "-shared", "-fPIC", f"-I{include}/python3.11", f"-I{include}", *result.stdout.splitlines()[-1].split(),
-                generated, "-o", target, cwd=ROOT,
-            )  # fmt: skip
+            with whole(target) as beside:
+                run(
+                    self._cc, "-shared", "-fPIC", f"-I{include}/python3.11", f"-I{include}",
+                    *result.stdout.splitlines()[-1].split(), generated, "-o", beside, cwd=ROOT,
+                )  # fmt: skip
         return target
 
     def probe(self) -> Path:
@@ -94,7 +94,23 @@ class Build:
         source = ROOT / "tests/conformance/replay/probe.c"
         target = self.folder / "probe.so"
         if newer([source], target):
-            run(self._cc, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", target, source)
+            with whole(target) as beside:
+                run(
+                    self._cc, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
+                    "-o", beside, source,
+                )  # fmt: skip
+        return target
+
+    def storm(self) -> Path:
+        """The program of make kernel-storm."""
+        sources = list((ROOT / "tests/kernel/storm").glob("*.[ch]"))
+        target = self.folder / "storm"
+        if newer([*sources, *(NATIVE / "abi").glob("*.h")], target):
+            with whole(target) as beside:
+                run(
+                    self._cc, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread",
+                    "-o", beside, *(path for path in sources if path.suffix == ".c"),
+                )  # fmt: skip
         return target
 
     def smoke(self) -> Path:

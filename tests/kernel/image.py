@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from .build import ROOT, Build
-from .packages import LIBRARIES, Archive
+from .packages import CONTENTS, LIBRARIES, Archive, whole
 from .packages import PYTHON as PYTHON_PACKAGES
 
 HERE = Path(__file__).resolve().parent
@@ -45,7 +45,8 @@ class Image:
         return target
 
     def _base(self) -> Path:
-        contents = hashlib.sha256(repr((LIBRARIES, PYTHON_PACKAGES, KERNEL_MODULES)).encode()).hexdigest()[:8]
+        made_of = (LIBRARIES, PYTHON_PACKAGES, KERNEL_MODULES, (self.archive.root / CONTENTS).read_text())
+        contents = hashlib.sha256(repr(made_of).encode()).hexdigest()[:8]
         target = self._folder / f"base-{self.archive.version}-{contents}.cpio"
         if target.exists():
             return target
@@ -92,6 +93,7 @@ class Image:
         shutil.copy2(self.build.module(), payload)
         shutil.copy2(self.build.probe(), payload)
         shutil.copy2(self.build.smoke(), payload)
+        shutil.copy2(self.build.storm(), payload)
         wheels = self.archive.wheels("cffi", "numpy", "click", "rich")
         shutil.copytree(
             wheels,
@@ -122,7 +124,7 @@ def _compile(folder: Path) -> None:
 
 def _pack(root: Path, target: Path) -> Path:
     names = "\n".join(sorted(str(path.relative_to(root)) for path in root.rglob("*")))
-    with target.open("wb") as out:
+    with whole(target) as beside, beside.open("wb") as out:
         subprocess.run(
             ["cpio", "-o", "-H", "newc", "-R", "0:0", "--quiet"],
             cwd=root,

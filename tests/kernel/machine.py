@@ -18,6 +18,18 @@ from .architecture import Architecture
 #: The last line of a guest that ran to its end.  QEMU's own status says nothing: it is 0 after a panic too.
 VERDICT = re.compile(r"^GUEST-RC=(\d+)\s*$", re.MULTILINE)
 
+#: What a kernel says when something went wrong that did not stop it.
+COMPLAINT = re.compile(
+    r"BUG:|Bad page|Bad rss-counter|leaked out|Call [Tt]race|WARNING: |Oops|refcount_t: |"
+    r"Busy inodes after unmount|blocked for more than \d+ seconds|general protection|Unable to handle kernel|"
+    r"detected stalls|self-detected stall"
+)
+
+
+def complaints(console: str) -> list[str]:
+    """The lines of a console by which a guest has failed, whatever its last line says."""
+    return [line.strip() for line in console.splitlines() if COMPLAINT.search(line)]
+
 
 @dataclass(frozen=True)
 class Boot:
@@ -77,7 +89,7 @@ class Machine:
         return False
 
     def finish(self, timeout: float) -> int | None:
-        """The guest's own verdict; None when it gave none (a panic, a hang, a kill)."""
+        """The guest's own verdict; None when it gave none (a panic, a hang, a kill) or when its kernel complained."""
         left = timeout - (time.monotonic() - self._started)
         try:
             self._process.wait(max(left, 0.1))
@@ -85,7 +97,14 @@ class Machine:
             print(f"the guest did not end within {timeout:.0f} s", flush=True)
             self.kill()
         found = VERDICT.search(self.text)
-        return int(found[1]) if found else None
+        return int(found[1]) if found and self.sound() else None
+
+    def sound(self) -> bool:
+        """Whether the kernel has complained of nothing so far; says what it complained of."""
+        lines = complaints(self.text)
+        for line in lines:
+            print(f"the kernel complains: {line}", flush=True)
+        return not lines
 
     def kill(self) -> None:
         """SIGKILL: the node is lost."""

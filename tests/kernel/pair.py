@@ -32,7 +32,7 @@ def run_pair(boot: Boot) -> bool:
     for side, machine in (("A", a), ("B", b)):
         print(f"== pair-{boot.architecture.name}, console of {side}\n{machine.text}", flush=True)
     print(f"== pair-{boot.architecture.name}: B's verdict {verdict} after {b.seconds:.0f} s", flush=True)
-    return verdict == 0
+    return verdict == 0 and a.sound()
 
 
 def _guest(boot: Boot, folder: Path, side: str) -> Machine:

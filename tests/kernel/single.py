@@ -6,7 +6,7 @@ from __future__ import annotations
 from .machine import Boot, Machine
 
 #: What a single guest runs (tests/kernel/guest/<part>.py).
-PARTS = ("kernel_rules", "smoke", "replay")
+PARTS = ("kernel_rules", "borders_rules", "smoke", "replay")
 #: Four times what the slowest of them takes on an idle machine of two cores.
 LIMIT_S = 600.0
 

@@ -136,7 +136,7 @@ def test_a_call_that_waits_lets_others_run_and_the_region_is_being_removed(two):
     assert refusal(lambda: b.open(imported)).errno == errno.ENOENT
 
 
-def test_8_update_range_makes_mmap_of_the_region_wait_and_nobody_else(two):
+def test_8_update_range_makes_only_mmap_of_the_region_wait(two):
     a, _ = two
     first, second = a.export().mem_id, a.export().mem_id
     mapped, other = a.map(first), Client(a.host)

@@ -137,7 +137,7 @@ def test_stuck_flush_ends_with_reset(two):
     assert not stuck.is_alive()
 
 
-def test_latency_delays_control_calls_and_blocks_nobody_else(two):
+def test_latency_delays_control_calls_and_blocks_no_other(two):
     a, b = two
     mem_id = a.export().mem_id
     inject(a, "latency", value=0.2)

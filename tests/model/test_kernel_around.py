@@ -8,6 +8,7 @@ import errno
 import mmap
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -161,7 +162,7 @@ def export_pid(client: Client, va: int, length: int = PMD, **fields: int) -> int
 
 
 def test_6_2_export_pid_knows_real_pages_of_a_real_process(client):
-    """Without a declaration the kernel's account of the process counts: ordinary memory is no hugetlb memory."""
+    """Without a declaration the kernel's account of the process counts: ordinary memory is not hugetlb memory."""
     client.process = client.host.process(os.getpid())
     area = mmap.mmap(-1, 2 * PMD)
     address = _address(area)
@@ -183,6 +184,20 @@ def test_6_2_pinned_memory_is_counted_and_survives_the_process(client):
     client.unexport(again)
 
 
+def processes_without_memory():
+    """A zombie, which its parent has not waited for, and a kernel thread where this machine shows one."""
+    dead = os.fork()
+    if not dead:
+        os._exit(0)
+    os.waitid(os.P_PID, dead, os.WEXITED | os.WNOWAIT)
+    try:
+        yield dead
+    finally:
+        os.waitpid(dead, 0)
+    if Path("/proc/2/comm").exists() and Path("/proc/2/comm").read_text() == "kthreadd\n":
+        yield 2
+
+
 def test_6_2_partly_unmapped_or_read_only_pages(client):
     base = 0x7000_0000_0000
     client.process.memory.declare(Extent(base, base + 4 * PMD, hugetlb=True))
@@ -192,6 +207,8 @@ def test_6_2_partly_unmapped_or_read_only_pages(client):
     assert refusal(lambda: export_pid(client, base + PMD, 4 * PMD)).errno == errno.ENOMEM
     assert export_pid(client, base + PMD, 2 * PMD) == 1
     assert refusal(lambda: export_pid(client, base + PMD, PMD, pid=4242)).errno == errno.ESRCH
+    for other in processes_without_memory():
+        assert refusal(lambda other=other: export_pid(client, base + PMD, PMD, pid=other)).errno == errno.ESRCH
 
 
 def test_6_2_importer_and_process_share_exported_pages():

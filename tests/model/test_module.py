@@ -34,7 +34,16 @@ def host():
         "mempool_allocator=hugetlb_pud mem_allocator_granu=2M",
         "skip_cache_maintain=maybe",
         "mempool_refill_timeout=soon",
-        "mempool_refill_timeout=0x80000000",
+        "mempool_refill_timeout",
+        "mempool_refill_timeout=",
+        "mempool_refill_timeout=1_000",
+        "mempool_refill_timeout=0b11",
+        "mempool_refill_timeout=0o17",
+        'mempool_refill_timeout=" 5"',
+        "mempool_refill_timeout=--5",
+        "mempool_size",
+        "skip_cache_maintain=",
+        "skip_cache_maintain=o",
     ],
 )
 def test_12_wrong_parameter_is_einval_and_leaves_the_module_out(host, params):

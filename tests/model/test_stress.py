@@ -117,7 +117,7 @@ class Storm:
             self.fabric.inject(host.name, fault, value=5)
 
     def end(self) -> None:
-        """Everybody goes; nothing may stay busy, and everything can be removed."""
+        """All go; nothing may stay busy, and everything can be removed."""
         while self.clients:
             self.kill()
         for file in self.files:

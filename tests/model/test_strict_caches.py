@@ -184,7 +184,7 @@ PAGES = 3
     ),
 )
 def test_16_protocol_is_always_right(hosts, seed, steps):
-    """Per page: one writer and no reader, or readers. Whoever takes a page sees the last published value."""
+    """Per page: one writer and no reader, or readers. Taking a page shows the last published value."""
     made = fabric(hosts, strict=True, seed=seed)
     clients = [Client(host) for host in made.hosts.values()]
     for client in clients:

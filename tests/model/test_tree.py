@@ -89,6 +89,47 @@ def test_11_1_export_attributes(client):
     assert client.host.tree.mode(f"{folder}/size") == 0o400
 
 
+def test_2_every_device_is_found_by_its_numbers(client):
+    client.export()
+    tree = client.host.tree
+    for numbers, device in (("10:122", "virtual/misc/obmm"), ("511:1", "obmm/obmm_shmdev1")):
+        assert text(client, f"/sys/dev/char/{numbers}") == f"../../devices/{device}"
+        assert text(client, f"/sys/devices/{device}/dev") == f"{numbers}\n"
+        assert stat.S_ISLNK(tree.mode(f"/sys/dev/char/{numbers}"))
+    assert text(client, "/sys/class/misc/obmm") == "../../devices/virtual/misc/obmm"
+    assert text(client, "/sys/devices/obmm/module") == "../../module/obmm"
+
+
+def test_2_a_device_without_bus_and_class_tells_no_properties(client):
+    """So udev rules never run for region nodes; the control node has a class."""
+    client.export()
+    assert text(client, "/sys/devices/obmm/obmm_shmdev1/uevent") == ""
+    assert text(client, "/sys/devices/obmm/uevent") == ""
+    assert text(client, "/sys/devices/virtual/misc/obmm/uevent") == "MAJOR=10\nMINOR=122\nDEVNAME=obmm\n"
+
+
+ATTRIBUTES = {
+    "size": 0o400,
+    "type": 0o400,
+    "priv_len": 0o400,
+    "priv": 0o400,
+    "allow_mmap": 0o400,
+    "dev": 0o444,
+    "uevent": 0o644,
+    "power/control": 0o644,
+}
+EXPORT_INFO = ("node_mem_size", "uba", "tokenid", "memory_from_user", "deid")
+IMPORT_INFO = ("pa", "scna", "dcna", "seid", "deid")
+
+
+@pytest.mark.parametrize(("kind", "info"), [("export", EXPORT_INFO), ("import", IMPORT_INFO)])
+def test_11_1_a_region_has_these_attributes_with_these_modes_and_no_others(client, kind, info):
+    client.export() if kind == "export" else client.import_(0xA0000000)
+    folder = "/sys/devices/obmm/obmm_shmdev1/"
+    found = {path.removeprefix(folder): mode for path, (_, mode) in client.host.tree.files() if path.startswith(folder)}
+    assert found == ATTRIBUTES | {f"{kind}_info/{name}": 0o400 for name in info}
+
+
 def test_13_1_controllers_as_discovery_reads_them(client):
     folder = "/sys/devices/ub_bus_controller1/00002"
     assert text(client, f"{folder}/primary_cna") == "0x050b\n"

@@ -13,9 +13,9 @@ from memory_source import MemoryTable
 from numpy.typing import NDArray
 
 from obmm import Device, ExportedRegion, Mapping
+from obmm.driver.abi import Cache
 from obmm.prefetch import EngramLayer, PrefetchLayer, engram_layers, engram_model, engram_tables
 from obmm.rows import LocalMemory, Manifest, RowStore
-from obmm.window import Cache
 
 VOCABULARY, HEADS, ORDERS, ROW_BYTES = 1_000, 2, 3, 264
 TOKEN_MAP = np.arange(VOCABULARY, dtype=np.int32)

@@ -26,7 +26,7 @@ def engram_row(
 
 
 def poly_row(newest_first: Sequence[int], V: int, m: int, n: int, k: int, eos: int | None) -> list[int]:
-    """Flat ids; negative entries are no tokens (specification 3)."""
+    """Flat ids; negative entries are not tokens (specification 3)."""
     if newest_first[0] < 0:
         return [-1] * (k * (n - 1))
     usable = [newest_first[0]]

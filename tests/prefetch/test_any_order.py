@@ -35,7 +35,7 @@ POLICIES: list[Any] = ["raise", "zero", "retry", "local", ("retry", "zero"), ("r
 
 @dataclass(eq=False)
 class Gather:
-    """A ticket whose gather runs when the test says so.  Nobody has time to wait for it."""
+    """A ticket whose gather runs when the test says so.  Waiting for it always times out."""
 
     ids: NDArray[np.int64]
     out: NDArray[np.uint8]
@@ -45,7 +45,7 @@ class Gather:
     seconds: float = 0.001
 
     def run(self, how: str) -> None:
-        self.out[:] = 0xEE  # what a gather that ends early, or that nobody waits for, may leave
+        self.out[:] = 0xEE  # what a gather that ends early, or is not waited for, may leave
         if how == "fault":
             self.result_ = fault()
         elif how == "some rows":

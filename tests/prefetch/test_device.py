@@ -84,7 +84,7 @@ def test_zeros_reach_the_device_too(source: MemorySource) -> None:
 
 @pytest.mark.parametrize("policy", ["retry", "local", "zero", "raise"])
 def test_what_poll_saw_fail_reaches_the_device_as_what_took_its_place(source: MemorySource, policy: Any) -> None:
-    """The bytes of a failed gather are no rows: they must not be copied before the policy has replaced them."""
+    """The bytes of a failed gather are not rows: they must not be copied before the policy has replaced them."""
     device, other = PlayedDevice(), MemorySource({"t": TABLE})
     ids = np.random.default_rng(2).integers(0, 1_000, (8, 1, 4))
     failures = iter([fault()])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from obmm.prefetch import EngramLayer, engram_layers, multipliers, table_sizes
-from obmm.prefetch.geometry import is_prime
+from obmm.prefetch.hashing.geometry import is_prime
 
 
 def test_multipliers_equal_the_vectors(vectors: dict[str, Any]) -> None:

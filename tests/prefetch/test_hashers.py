@@ -284,6 +284,69 @@ def test_the_other_algorithms_manifest_is_refused() -> None:
         PolyHasher.from_manifest(TOY_MANIFEST)
 
 
+def without(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != key}
+
+
+LAYER: dict[str, Any] = TOY_MANIFEST["layers"][0]  # type: ignore[index]
+POLY: dict[str, Any] = {"V": 50, "base": 20, "n": 3, "k": 2, "eos": None}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "what"),
+    [
+        *((without(TOY_MANIFEST, key), key) for key in ("layers", "pad_id")),
+        *((TOY_MANIFEST | {"layers": bad}, "layers") for bad in (None, [], {}, 7, "layer", [7], [None])),
+        *((TOY_MANIFEST | {"layers": [without(LAYER, key)]}, key) for key in ("layer_id", "multipliers", "primes")),
+        *(
+            (TOY_MANIFEST | {"layers": [without(LAYER, "rows") | {"primes": bad}]}, "primes")
+            for bad in (None, [], 7, [[]], [7, 11], [[0, 13], [17, 19]], [[11, -13], [17, 19]], [[11, 2**63], [17, 19]])
+        ),
+        (TOY_MANIFEST | {"layers": [without(LAYER, "rows") | {"primes": [[2**62, 2**62], [1, 1]]}]}, "rows"),
+        *(
+            (TOY_MANIFEST | {"layers": [LAYER | {"multipliers": bad}]}, "multipliers")
+            for bad in (None, [], 7, [3, -5, 7], [0, 5, 7], [3, 5.5, 7], [3, "5", 7], [3, True, 7], [3, 5, 2**64])
+        ),
+        *((TOY_MANIFEST | {"pad_id": bad}, "pad_id") for bad in (None, -1, "0", 2**70)),
+        *((TOY_MANIFEST | {"token_map": bad}, "token_map") for bad in (7, [5], {"size": 0}, {"size": 10**15})),
+        *((TOY_MANIFEST | {"dead_ids": bad}, "dead_ids") for bad in (7, "20", [None], [1.5])),
+    ],
+)
+def test_a_manifest_that_no_table_has_is_refused_with_the_name_of_the_value(
+    manifest: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(ObmmArgumentError, match=what):
+        EngramHasher(manifest)
+
+
+@pytest.mark.parametrize("key", ["V", "base", "n", "k"])
+@pytest.mark.parametrize("bad", [None, -1, "2", 1.5, 2**70])
+def test_a_polynomial_manifest_that_no_table_has_is_refused(key: str, bad: Any) -> None:
+    for entry in (POLY | {key: bad}, without(POLY, key)):
+        with pytest.raises(ObmmArgumentError, match=key):
+            PolyHasher.from_manifest({"algorithm": "ngram-poly", "layers": [entry]})
+    with pytest.raises(ObmmArgumentError, match="layers"):
+        PolyHasher.from_manifest({"algorithm": "ngram-poly"})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from(["layers", "pad_id", "dead_ids", "layer_id", "multipliers", "primes", "rows"]), JSON)
+def test_whatever_stands_in_a_manifest_makes_a_hasher_or_is_refused(key: str, value: Any) -> None:
+    inside = key in LAYER
+    manifest = TOY_MANIFEST | ({"layers": [LAYER | {key: value}]} if inside else {key: value})
+    try:
+        hasher = EngramHasher(manifest)
+    except ObmmArgumentError:
+        return
+    assert hasher.hash([1, 2, 3], [0, 3]).shape[0] == 3
+
+
 def test_a_polynomial_manifest_is_read() -> None:
     entry = {"V": 50, "base": 20, "n": 3, "k": 2, "eos": None}
     hasher = PolyHasher.from_manifest({"algorithm": "ngram-poly", "layers": [entry]})

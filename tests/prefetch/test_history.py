@@ -166,7 +166,7 @@ def test_unknown_requests_are_refused_where_they_must_exist() -> None:
     history = History(3)
     for call in (history.export, lambda name: history.rollback(name, 0)):
         with pytest.raises(ObmmArgumentError, match="not known"):
-            call("nobody")
-    history.drop("nobody")
-    assert "nobody" not in history
+            call("absent")
+    history.drop("absent")
+    assert "absent" not in history
     assert len(history) == 0

@@ -381,7 +381,7 @@ def test_local_goes_on_with_the_replica(tables: Published) -> None:
 
 
 def test_a_lease_that_is_lost_opens_the_breaker(fabric: emulator.Fabric, a: Device, b: Device) -> None:
-    """The exporter's process is killed.  Its memory stays (driver specification 8), but nobody answers for it."""
+    """The exporter's process is killed.  Its memory stays (driver specification 8), but no process answers for it."""
     here, there = multiprocessing.Pipe()
     owner = multiprocessing.get_context("spawn").Process(target=serve, args=(fabric.device("a"), there))
     owner.start()
@@ -390,7 +390,7 @@ def test_a_lease_that_is_lost_opens_the_breaker(fabric: emulator.Fabric, a: Devi
     ids = random_ids(np.random.default_rng(7), 8)
     with ExitStack() as undo:
         peer = obmm.connect(f"127.0.0.1:{port}", plain=True)
-        undo.callback(peer.close, timeout=0.1, force=True)  # nobody is there to say goodbye to
+        undo.callback(peer.close, timeout=0.1, force=True)  # the other side is gone by then
         lease = peer.fetch("engram")
         with (
             b.import_region(lease) as region,

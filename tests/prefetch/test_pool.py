@@ -148,3 +148,9 @@ def test_a_device_needs_torch_and_a_strange_type_is_refused() -> None:
     assert as_result(rows, "float32", "cpu") is rows
     with pytest.raises(ObmmArgumentError, match="float64"):
         as_ids([0.5])
+
+
+def test_it_says_that_it_is_retired() -> None:
+    config = EngramPoolConfig(hosts=[], ports=[0], num_tables=1, embedding_dim=4, plain=True)
+    with pytest.warns(DeprecationWarning, match="TableClient"):
+        EngramPool(config)

@@ -7,7 +7,7 @@ import gc
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,9 +23,11 @@ pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 def own(device: str, control: Connection) -> None:
-    """The owner's process: ``(table, seed)`` loads, "restart" begins again with another export, "stop" ends."""
+    """The owner's process: ``(table, seed)`` loads, "restart" begins again with another export, "stop" ends; a number is how
+    many milliseconds it waits for its readers from then on.
+    """
     with obmm.open(device) as opened:
-        pool = EngramPool(config(plain=True, request_timeout_ms=2_000), device=opened)
+        pool = EngramPool(config(plain=True, request_timeout_ms=30_000), device=opened)
         pool.initialize()
         for number in (0, 1):
             pool.load_table(number, table(number))
@@ -39,6 +41,8 @@ def own(device: str, control: Connection) -> None:
                     pool.initialize()
                     pool.load_table(0, table(50))
                     pool.serve()
+                elif isinstance(command, int):
+                    pool.config.request_timeout_ms = command
                 else:
                     pool.load_table(command[0], table(command[1]))
                 control.send("done")
@@ -98,6 +102,13 @@ def reader(fabric: emulator.Fabric, owner: Owner) -> Iterator[EngramPool]:
 ALL = np.arange(ROWS)
 
 
+def _until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_an_idle_reader_lets_go_and_reads_the_new_content_next(owner: Owner, reader: EngramPool) -> None:
     assert np.array_equal(reader.batch_lookup(0, ALL), table(0))
     before = reader.get_table_meta(0)["generation"]
@@ -116,8 +127,8 @@ def test_lookups_while_tables_are_loaded_are_whole_and_none_fails(owner: Owner, 
     wrong: list[Any] = []
     seen: set[int] = set()
 
-    def look() -> None:
-        random = np.random.default_rng()
+    def look(seed: int) -> None:
+        random = np.random.default_rng(seed)
         newest = 0
         try:
             while not stop.is_set():
@@ -133,11 +144,13 @@ def test_lookups_while_tables_are_loaded_are_whole_and_none_fails(owner: Owner, 
             wrong.append(error)
 
     reader.batch_lookup(0, [0])
-    threads = [threading.Thread(target=look) for _ in range(3)]
+    threads = [threading.Thread(target=look, args=(seed,)) for seed in range(3)]
     for thread in threads:
         thread.start()
+    _until(lambda: seen or wrong)
     for seed in seeds[1:]:
         assert owner.ask((0, seed)) == "done"
+    _until(lambda: len(seeds) - 1 in seen or wrong)
     stop.set()
     for thread in threads:
         thread.join(30)
@@ -192,7 +205,9 @@ def test_a_reader_that_does_not_let_go_keeps_the_old_content(owner: Owner, reade
     assert np.array_equal(reader.batch_lookup(0, ALL), table(0))
     held = reader._tables[0]
     view = held.store.view(0)
+    assert owner.ask(1_000) == "done"
     assert owner.ask((0, 27)) == "LeasesOutstandingError"
+    assert owner.ask(30_000) == "done"
     assert np.array_equal(view.view("<f4"), table(0))
     del view
     gc.collect()

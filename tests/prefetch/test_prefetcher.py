@@ -325,7 +325,7 @@ def test_an_unknown_layer_is_named(source: MemorySource) -> None:
                 call(2)
 
 
-def test_layers_that_nobody_consumed_are_counted(source: MemorySource) -> None:
+def test_layers_that_were_not_consumed_are_counted(source: MemorySource) -> None:
     with EngramPrefetcher(source, LAYERS, max_tokens=4) as prefetcher:
         prefetcher.begin(ids_for(np.random.default_rng(12), 4), 4, step=77)
         prefetcher.start()
@@ -462,7 +462,7 @@ def test_start_gathers_no_layer_that_was_consumed_before(source: MemorySource) -
 
 
 class Tensor:
-    """What NumPy can read and is no array of its own, as a tensor is."""
+    """What NumPy can read and is not an array of its own, as a tensor is."""
 
     def __init__(self, ids: NDArray[Any]) -> None:
         self._ids = ids

@@ -184,7 +184,7 @@ def test_only_zero_asks_which_rows_failed(source: MemorySource, policy: Any) -> 
 
 
 def test_rows_beside_a_failed_one_are_of_the_steps_publication_too(source: MemorySource) -> None:
-    """What came is checked as in a gather that lost nothing: another publication is no row of this step."""
+    """What came is checked as in a gather that lost nothing: another publication is not a row of this step."""
     mask = np.zeros((8, 4), np.bool_)
     mask[2, 3] = True
     losing(source, mask)

@@ -113,7 +113,7 @@ def test_word_and_remote_parts_are_averaged_bit_for_bit(pool: EngramPool, hidden
             assert torch.equal(result, expected)
 
 
-def test_rows_that_nobody_triggered_are_read_in_forward(pool: EngramPool) -> None:
+def test_rows_that_were_not_triggered_are_read_in_forward(pool: EngramPool) -> None:
     module, request = embedding(pool), Request(0, [5, 6, 7])
     made = batch([(request, 3)])
     assert torch.equal(module(made.input_ids, made), local(module, [(request.tokens, [0, 1, 2])]))

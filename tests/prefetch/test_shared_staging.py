@@ -177,13 +177,13 @@ def test_10_000_steps_arrive_in_another_process_byte_by_byte() -> None:
         control.send(b"e")
         process.join(20)
         assert process.exitcode == 0
-        assert follower.wait(1, steps, 20).status is RowsStatus.FAILED  # closed: nobody waits for more
+        assert follower.wait(1, steps, 20).status is RowsStatus.FAILED  # closed: no more to wait for
         with pytest.raises(PeerFailedError):
             follower.drain()
 
 
 def read_without_a_pause(control: socket.socket, tokens: int) -> None:
-    """A reader that waits for nobody, with large rows: copies of a follower are overtaken in their middle."""
+    """A reader that waits for no follower, with large rows: copies of a follower are overtaken in their middle."""
     reader = Reader(max_tokens=tokens)
     socket.send_fds(control, [b"f"], [reader.staging.fileno()])
     control.setblocking(False)
@@ -229,7 +229,7 @@ def test_a_reader_that_runs_ahead_is_noticed_and_never_mixed_in() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 300])
 def test_a_killed_reader_is_a_failure_in_time(steps: int) -> None:
-    """kill -9 while nobody waits, and the follower comes afterwards: it waits once, and never again."""
+    """kill -9 before the follower comes: it waits once, and never again."""
     with other_process(read_in_step, 1_000_000) as (process, control), received(control) as follower:
         checker = Checker(follower)
         for step in range(steps):

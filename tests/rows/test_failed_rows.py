@@ -16,8 +16,8 @@ from row_shelf import Shelf, expected, publish
 import obmm
 from obmm import Mapping, ObmmArgumentError, RemoteMemoryError, emulator
 from obmm._native import lib
+from obmm.driver.abi import Cache
 from obmm.rows import GatherEngine, Manifest, RowStore, TableSpec
-from obmm.window import Cache
 
 ROWS, ROW = 2000, 264
 UNIT = 16 << 10  # what the fabric loses at a time

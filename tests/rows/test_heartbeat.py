@@ -14,8 +14,8 @@ import pytest
 
 import obmm
 from obmm import ObmmArgumentError, emulator
-from obmm.header import RegionHeader
 from obmm.prefetch import EngramPrefetcher, PeerFailedError, PrefetchLayer, RowsStatus
+from obmm.region.header import RegionHeader
 from obmm.rows import GatherEngine, LocalMemory, Manifest, RowStore, TableSpec, pulse
 from obmm.rows.pulse import Pulse
 
@@ -93,7 +93,7 @@ def test_an_owner_that_never_beat_is_not_missed(watch: Watch) -> None:
     assert watch.pulse.age is None
 
 
-def test_a_reader_that_did_not_look_for_long_misses_nobody(memory: LocalMemory, watch: Watch) -> None:
+def test_a_reader_that_did_not_look_for_long_declares_no_owner_dead(memory: LocalMemory, watch: Watch) -> None:
     """Its own silence is not the owner's."""
     memory.beat()
     watch.look(0)

@@ -252,7 +252,7 @@ def test_over_an_import_the_plan_says_what_it_costs(engine: GatherEngine, cache:
             assert plan.not_kept > 0
             assert "hot-row cache: asked for, 1024 rows" in store.explain()
             assert "pay" in store.explain().rsplit("hot-row cache", 1)[1]
-            assert store.hot["flat"].hits == store.hot["flat"].misses == 0  # measuring is no use
+            assert store.hot["flat"].hits == store.hot["flat"].misses == 0  # measuring does not count as use
             ids = np.arange(500)
             for _ in range(3):
                 assert np.array_equal(store.gather("flat", ids), expected(ids, 264))

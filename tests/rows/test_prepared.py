@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,7 @@ from row_shelf import Shelf, expected, publish
 
 import obmm
 from obmm import ClosedError, Mapping, ObmmArgumentError, ObmmError, emulator
-from obmm.rows import GatherEngine, Manifest, RowStore, TableSpec
+from obmm.rows import GatherDeadlineError, GatherEngine, Manifest, RowStore, TableSpec
 
 SPEC = TableSpec("t", 300, 264)
 SOME, NONE = np.array([5, 299, 5]), np.empty(0, np.int64)
@@ -122,3 +124,38 @@ def test_a_number_of_threads_that_is_none_is_refused(shelf: Shelf, engine: Gathe
     for call in (gather, lambda threads: step.submit(threads=threads)):
         with pytest.raises(ObmmArgumentError, match="threads"):
             call(threads=wrong)
+
+
+def test_a_step_on_the_callers_thread_is_the_same_rows(imported: tuple[Mapping, RowStore]) -> None:
+    _, store = imported
+    ids = np.array([5, -1, 299, 7])
+    outs = [out_for(ids), out_for(ids)]
+    step = store.prepare_many([("t", ids, out) for out in outs], invalid="zero")
+    assert step.gather(within=20, until=time.monotonic() + 20) == 2
+    assert step.gather([1, 4], within=20, until=math.inf) == 1
+    for out in outs:
+        assert np.array_equal(out, expected(ids, 264))
+
+
+def test_a_step_on_the_callers_thread_ends_at_its_deadline(shelf: Shelf, engine: GatherEngine) -> None:
+    store = RowStore.attach(shelf.memory(), publish(shelf.owner(SPEC, engine=engine)), engine=engine, plan=False)
+    many = np.zeros(200_000, np.int64)
+    step = store.prepare_many([("t", many, out_for(many))])
+    with pytest.raises(GatherDeadlineError, match="'t' did not come within 5 ms"):
+        step.gather(within=0.005, until=0.0)
+
+
+def test_a_step_on_the_callers_thread_of_closed_memory_is_refused(imported: tuple[Mapping, RowStore]) -> None:
+    mapping, store = imported
+    step = store.prepare_many([("t", SOME, out_for(SOME))])
+    mapping.close()
+    with pytest.raises(ClosedError):
+        step.gather(within=1, until=math.inf)
+
+
+def test_a_step_on_the_callers_thread_of_memory_that_went_is_a_remote_error(shelf: Shelf, engine: GatherEngine) -> None:
+    store = RowStore.attach(shelf.memory(), publish(shelf.owner(SPEC, engine=engine)), engine=engine, plan=False)
+    step = store.prepare_many([("t", SOME, out_for(SOME))])
+    shelf.cut()
+    with pytest.raises(obmm.RemoteMemoryError):
+        step.gather(within=1, until=math.inf)

@@ -46,7 +46,7 @@ def b(fabric: emulator.Fabric, a: Device) -> Iterator[Device]:
 
 @pytest.mark.parametrize("cache", ["cc", "nc"])
 def test_rows_published_on_one_node_are_gathered_on_another(
-    a: Device, b: Device, engine: GatherEngine, cache: obmm.window.Cache
+    a: Device, b: Device, engine: GatherEngine, cache: obmm.windows.provider.Cache
 ) -> None:
     spec = TableSpec("t", 5000, 264)
     with a.export_region("2MiB") as exported, exported.map("rw", cache=cache) as mapping:

@@ -23,7 +23,9 @@ from obmm.rows import (
     Manifest,
     RowStore,
     TableSpec,
+    planner,
 )
+from obmm.rows.bound import NEVER
 
 RNG = np.random.default_rng(7)
 TABLE = TableSpec("t", 1000, 264)
@@ -364,7 +366,7 @@ def test_the_plan_says_what_was_measured_and_chosen(shelf: Shelf, engine: Gather
     plan = store.plans["big"]
     assert plan.measured
     assert plan.latency > 0
-    assert [n for n, _ in plan.by_threads] == [1, 2, 4]
+    assert [n for n, _ in plan.by_threads] == [1, 2, 3, 4]
     assert all(ns > 0 for _, ns in plan.by_threads)
     text = store.explain()
     for part in ("rows of 1364 B", "dependent load", "address order", "threads", "local memory (shm)"):
@@ -372,6 +374,38 @@ def test_the_plan_says_what_was_measured_and_chosen(shelf: Shelf, engine: Gather
     assert store.stats().gathers == 1  # the canary, none of the measurements
     ids = RNG.integers(0, 8000, 9000)
     assert (store.gather("big", ids) == expected(ids, 1364)).all()
+
+
+@pytest.mark.parametrize("row_bytes", [512, 1364, 2048])
+def test_large_batches_are_read_in_the_order_that_was_faster(
+    shelf: Shelf, engine: GatherEngine, monkeypatch: pytest.MonkeyPatch, row_bytes: int
+) -> None:
+    manifest = publish(shelf.owner(TableSpec("big", 8000, row_bytes), engine=engine))
+    monkeypatch.setattr(
+        planner._Meter, "compare", lambda self, rows, set_way, ways, threads=1: (10.0,) * (ways - 1) + (20.0,)
+    )
+    store = RowStore.attach(shelf.memory(), manifest, engine=engine)
+    assert store.plans["big"].order_rows == NEVER  # the second way, by address, takes twice as long
+
+
+def test_one_thread_keeps_rows_in_the_caches_unless_reading_them_is_as_fast_from_memory(
+    shelf: Shelf, engine: GatherEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = publish(shelf.owner(TableSpec("big", 8000, 1364), engine=engine))
+    thresholds: list[int] = []
+
+    def gathered(self: planner._Meter, rows: int, threads: int = 1, rounds: int = 3) -> float:
+        thresholds.append(self._bound.struct.tuning.stream_alone)
+        return 10.0
+
+    monkeypatch.setattr(planner._Meter, "ns_per_row", gathered)
+    for slow in (False, True):
+        monkeypatch.setattr(
+            planner._Meter, "ns_to_read", lambda self, size, s=slow: 9e5 if s == (thresholds[-1] < NEVER) else 1e5
+        )
+        store = RowStore.attach(shelf.memory(), manifest, engine=engine)
+        plan = store.plans["big"]
+        assert plan.stream_alone == (plan.stream_bytes if slow else 1536 * 1364)
 
 
 # --- what must not crash ------------------------------------------------------------------------------------------
@@ -387,7 +421,7 @@ def test_bytes_are_not_written_over_python_references(store: RowStore, wrap: Any
 
 
 @pytest.mark.parametrize("place", [(-5, 0), (0, 0), (1 << 64, 0), ("a", "b"), (1, 2, 3), ((1 << 63) - 8, 0)])
-def test_an_address_that_can_be_nobodys_is_refused(store: RowStore, place: Any) -> None:
+def test_an_address_that_no_process_can_have_is_refused(store: RowStore, place: Any) -> None:
     need = 4 * store.tables["t"].row_bytes
     with pytest.raises(ObmmArgumentError, match="two integers"):
         store.gather_into("t", np.arange(4), (place[0], need, *place[2:]) if place[1] == 0 else place)

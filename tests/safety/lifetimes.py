@@ -214,7 +214,7 @@ class Lifetimes:
             self.sweep(m)
 
     def sweep(self, m: Mapped) -> None:
-        """A mapping that nobody holds any more is gone."""
+        """A mapping without a holder is gone."""
         if m.mapping is None and not m.views:
             m.place.maps.remove(m)
 
@@ -304,7 +304,7 @@ class Lifetimes:
             self.places.remove(place)
 
     def drop_views_of(self, memory: Memory) -> None:
-        """An unguarded look at memory that is gone would end this process: nobody may keep one."""
+        """An unguarded look at memory that is gone would end this process: none may be kept."""
         for place in self.places:
             if place.memory is memory:
                 for m in list(place.maps):

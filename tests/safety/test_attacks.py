@@ -77,7 +77,7 @@ def test_regions_and_mappings_are_listed_while_other_threads_make_them(pair):
 
 def test_garbage_collected_inside_the_checkers_account_does_not_wait_for_itself(fabric, monkeypatch):
     """A mapping in a cycle, freed by a collection that starts while its account is locked by this very thread."""
-    from obmm import checker
+    from obmm.mapping import checker
 
     monkeypatch.setenv("OBMM_CHECK", "1")
     monkeypatch.setattr(checker, "_lives", lambda who: gc.collect() >= 0 and True)
@@ -93,7 +93,7 @@ def test_garbage_collected_inside_the_checkers_account_does_not_wait_for_itself(
         finally:
             gc.enable()
         monkeypatch.undo()
-        account = first._check._account
+        account = first._piece.check._account
         first.close()
     assert account.read_text() == ""
 
@@ -134,7 +134,7 @@ def test_collections_at_every_allocation_free_mappings_and_break_none():
     assert (done.stdout, done.returncode) == ("lived\n", 0), done.stderr
 
 
-# An unguarded look at memory that is gone: whoever was there before gets the signal, with its place.
+# An unguarded look at memory that is gone: the handler that was there before gets the signal, with its place.
 LOOK = """
 import ctypes, faulthandler, os, signal, sys, threading
 import obmm
@@ -166,11 +166,13 @@ def test_an_unguarded_look_at_dead_memory_is_a_SIGBUS_for_who_was_there_before(h
 
 
 RECURSE = """
-import faulthandler, sys, threading
+import faulthandler, resource, sys, threading
 from obmm import emulator
 import obmm
 if sys.argv[1] == "faulthandler": faulthandler.enable()
 sys.setrecursionlimit(1 << 30)
+# small: from 3.12 on the interpreter has a limit of its own for calls in C
+resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
 with emulator.start(nodes=1) as fabric, obmm.open(fabric.device("a")) as a, a.export_region(1 << 20) as r, r.map("r") as m:
     print(m.load("u1", 0), flush=True)
     class Deep:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import pytest
 
 import obmm
 from obmm import emulator
-from obmm.checker import OwnershipBreach, PeerUnknown
+from obmm.mapping.checker import OwnershipBreach, PeerUnknown
 
 MIB = 1 << 20
 
@@ -89,7 +91,7 @@ def test_disjoint_ranges_and_mappings_of_one_node_are_silent(pair, no_warning):
         pass
 
 
-def test_noncacheable_mappings_are_nobodys_breach(pair, fabric, no_warning):
+def test_noncacheable_mappings_are_not_a_breach(pair, fabric, no_warning):
     region, _ = pair
     with obmm.open(fabric.device("b")) as b, b.import_region(region.handle(), cache="nc") as imported:
         with region.map("rw", cache="nc"), imported.map("rw"):
@@ -147,4 +149,26 @@ def test_a_view_under_a_renewed_lease_or_of_an_export_is_not(pair, fabric, tmp_p
 def test_off_it_is_not_there(fabric, monkeypatch, no_warning):
     monkeypatch.delenv("OBMM_CHECK", raising=False)
     with obmm.open(fabric.device("a")) as a, a.export_region(MIB) as region, region.map("rw") as mapping:
-        assert mapping._check is None
+        assert mapping._piece.check is None
+
+
+def test_an_account_that_cannot_be_opened_raises_nothing_and_is_settled_later(pair, monkeypatch):
+    """A finalizer raises nothing, and what it could not do is done by the next one."""
+    region, _ = pair
+    piece = region.map("rw")._piece
+    account = piece.check._account
+    assert "runs" in account.read_text()
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    with monkeypatch.context() as refused:
+
+        def refuse(*_arguments, **_options):
+            raise obmm.ObmmError(errno.EMFILE, "no descriptor")
+
+        refused.setattr("obmm.mapping.checker.Descriptor.open", refuse)
+        del piece
+        gc.collect()
+    assert not seen
+    assert "runs" in account.read_text()
+    region.map("none").close()
+    assert account.read_text() == ""

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 import obmm
 from obmm import RemoteMemoryError, emulator
 from obmm.cli.main import main
-from obmm.driver import Driver
-from obmm.window_emulator import EmulatorWindows
+from obmm.driver.calls import Driver
+from obmm.windows.emulator import EmulatorWindows
 
 MIB = 1 << 20
 
@@ -50,9 +50,9 @@ DRIVER_CALLS = (
     "release",
     "update_range",
     "export",
-    "unexport",
+    "unexport_owned",
     "import_",
-    "unimport",
+    "unimport_owned",
 )
 WINDOW_CALLS = ("acquire", "release")
 
@@ -109,7 +109,7 @@ def test_SIGKILL_before_every_call_leaves_nothing_that_gc_does_not_find(fabric):
         with obmm.open(fabric.device("b")) as b, b.import_region(mine.handle()) as living, living.map("r") as reader:
             names = victim(fabric, None)
             # between EXPORT and the header, between the window and IMPORT, between UNIMPORT and its window
-            for first, then in (("export", "open_region"), ("acquire", "import_"), ("unimport", "release")):
+            for first, then in (("export", "open_region"), ("acquire", "import_"), ("unimport_owned", "release")):
                 assert names[names.index(first) + 1] == then
             for last in range(len(names)):
                 victim(fabric, last)
@@ -152,7 +152,7 @@ def test_64_threads_read_while_the_exporter_is_revoked_and_each_raises_once(fabr
 
 
 FAULTHANDLER = """
-import faulthandler, sys, threading, warnings
+import faulthandler, sys
 import obmm
 from obmm import emulator
 when = sys.argv[1]
@@ -162,11 +162,6 @@ with emulator.start(nodes=2) as fabric, obmm.open(fabric.device("a")) as a, obmm
     imported = b.import_region(region.handle())
     mapping = imported.map("r")
     if when == "after": faulthandler.enable()
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        b_again = imported.map("r")   # where a handler in front of ours is noticed
-        b_again.close()
-    print(len([w for w in seen if "handler" in str(w.message)]))
     fabric.inject("a", "revoke", mem_id=region.mem_id)
     try: mapping.load("u1", 0)
     except obmm.RemoteMemoryError as error: print(error.kind)
@@ -174,8 +169,8 @@ with emulator.start(nodes=2) as fabric, obmm.open(fabric.device("a")) as a, obmm
 """
 
 
-@pytest.mark.parametrize(("when", "warned"), [("before", 0), ("after", 1)])
-def test_faulthandler_before_and_after(when, warned):
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_faulthandler_before_and_after(when):
     done = subprocess.run(
         [sys.executable, "-c", FAULTHANDLER, when],
         capture_output=True,
@@ -183,7 +178,7 @@ def test_faulthandler_before_and_after(when, warned):
         timeout=60,
         env={**os.environ, "PYTHONFAULTHANDLER": ""},
     )
-    assert done.stdout.split() == [str(warned), "SIGBUS"], done.stderr
+    assert done.stdout.split() == ["SIGBUS"], done.stderr
     assert done.returncode == 0
 
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
+from tests import seeds
 from tests.safety.lifetimes import run
 
 
 @pytest.mark.timeout(300)
 def test_random_lifetimes():
-    figures = run(100_000, random.SystemRandom().getrandbits(32))
+    figures = run(100_000, seeds.seed())
     assert sum(figures["kinds"].values()) == 100_000

@@ -70,7 +70,7 @@ def test_a_read_only_mapping_is_never_exported_as_writable(region):
 
 
 class TestTorch:
-    """torch is no dependency: these run where it is installed."""
+    """torch is not a dependency: these run where it is installed."""
 
     @pytest.fixture(autouse=True)
     def torch(self):
@@ -106,7 +106,7 @@ class TestTorch:
         mapping.close()
         assert copy.tolist() == list(range(64))
 
-    def test_a_tensor_keeps_a_mapping_that_nobody_names(self, region, torch):
+    def test_a_tensor_keeps_a_mapping_that_has_no_name(self, region, torch):
         mapping = region.map("rw")
         mapping.write(0, b"kept")
         tensor = torch.from_dlpack(mapping)

@@ -215,7 +215,9 @@ def test_fault_events(session: sdk.Session, standin: StandIn) -> None:
     events = session.faults()
     assert standin.fire("obj", FaultKind.MAR_TIMEOUT_ERR) >= 1
     event = events.get(10)
-    assert (event.name, event.kind) == ("obj", FaultKind.MAR_TIMEOUT_ERR)
+    while event.name != "obj":  # this process is registered for good: faults that earlier tests fired come first
+        event = events.get(10)
+    assert event.kind == FaultKind.MAR_TIMEOUT_ERR
     standin.fire("obj", 4242)
     assert events.get(10).kind == 4242
     assert events.drain() == ()
@@ -440,7 +442,7 @@ def test_threads_share_a_session(session: sdk.Session) -> None:
 
 
 def test_a_name_that_is_open_here_is_refused_before_anything_is_allocated(session: sdk.Session) -> None:
-    """Its object was deleted by another process meanwhile: an allocation would belong to nobody."""
+    """Its object was deleted by another process meanwhile: an allocation would have no owner."""
     with SharedObject.create(session, "x", SIZE) as shared:
         session.calls.deallocate("x")
         with pytest.raises(MappingBusyError, match="open in this process"):

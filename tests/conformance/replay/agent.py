@@ -14,6 +14,7 @@ from typing import Any
 
 from . import vfs
 from .commands import COMMANDS, Command, eid
+from .inputs import Inputs
 from .system import Fault, System, errno_name, mmap_flags, open_flags, protection
 from .transcript import number
 
@@ -36,12 +37,15 @@ class Agent:
 
     def perform(self, op: str, given: dict[str, Any]) -> dict[str, Any]:
         """The step's result with the transcript's keys: ret, errno, out, value, signal, si_code."""
+        inputs = Inputs(given)
         try:
-            return self._operation(op)(given)
+            result = self._operation(op)(inputs)
         except OSError as error:
             return {"ret": -1, "errno": errno_name(error.errno or 0)}
         except Fault as fault:
             return {"signal": signal.Signals(fault.signal).name, "si_code": fault.code}
+        inputs.all_read_by(op)
+        return result
 
     def _operation(self, op: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         if op.startswith("ioctl "):
@@ -89,6 +93,10 @@ class Agent:
         return result
 
     def _raw_ioctl(self, given: dict[str, Any]) -> dict[str, Any]:
+        if filled := [key for key in given["args"] if not key.endswith("_")]:
+            raise NotImplementedError(
+                f"the argument of a raw number is zeroed; {', '.join(filled)} cannot be placed in it"
+            )
         return self._control(given, number(given["nr"]), self._place(bytes(256), given.get("ptr_mode")))
 
     def _control(self, given: dict[str, Any], request: int, address: int) -> dict[str, Any]:
@@ -128,6 +136,8 @@ class Agent:
             else:
                 values["va"] = start
         for key, value in args.items():
+            if key.endswith("_"):
+                continue
             if key == "size":
                 values |= {f"size{i}": number(entry) for i, entry in enumerate(value)}
             elif key in ("priv", "vendor_info"):
@@ -148,6 +158,8 @@ class Agent:
             return self.system.bad_address
         if value == "kernel":
             return self.system.kernel_address
+        if not value:
+            return self.system.place(bytes(1))
         return self.system.place(bytes.fromhex(value))
 
     # mappings
@@ -165,7 +177,7 @@ class Agent:
             protection(given["prot"]),
             flags,
             -1 if given["fd"] is None else self.files[given["fd"]],
-            number(given["offset"]),
+            number(given.get("offset", 0)),
         )
         self.mappings[given["map"]] = (at, length)
         return {"ret": 0, "out": {"aligned_2m": at % PMD == 0}}
@@ -175,9 +187,11 @@ class Agent:
         return {"ret": 0}
 
     def op_mmap_many(self, given: dict[str, Any]) -> dict[str, Any]:
+        length, prot = number(given.get("length", PAGE)), protection(given.get("prot", "R"))
+        flags, offset = mmap_flags(given.get("flags", "SHARED")), number(given.get("offset", 0))
         for _ in range(given["count"]):
-            at = self.system.mmap(0, PAGE, protection("R"), mmap_flags("SHARED"), self.files[given["fd"]], 0)
-            self.many.append((at, PAGE))
+            at = self.system.mmap(0, length, prot, flags, self.files[given["fd"]], offset)
+            self.many.append((at, length))
         return {"ret": 0, "out": {"mapped": len(self.many)}}
 
     def op_munmap_many(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -199,8 +213,7 @@ class Agent:
         return {"ret": 0}
 
     def op_maps(self, given: dict[str, Any]) -> dict[str, Any]:
-        at, length = self.mappings[given["map"]]
-        return {"ret": 0, "out": {"vmas": self.system.maps(at, length)}}
+        return {"ret": 0, "out": {"vmas": self.system.maps(*self.span(given))}}
 
     def span(self, given: dict[str, Any]) -> tuple[int, int]:
         """`off` and `length` of a step, by default the whole mapping."""
@@ -220,8 +233,8 @@ class Agent:
         return {"ret": 0}
 
     def op_call(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"value": self.system.call(self.mappings[given["map"]][0])}
+        return {"value": self.system.call(self.mappings[given["map"]][0] + number(given.get("off", 0)))}
 
     def op_fill_check(self, given: dict[str, Any]) -> dict[str, Any]:
-        at, length = self.mappings[given["map"]]
+        at, length = self.span(given)
         return {"ret": 0, "out": {"all_equal": self.system.all_equal(at, length, given["byte"])}}

@@ -130,7 +130,7 @@ class EmulatorWorld:
 
     def _pool_wait(self, given: Step) -> Step:
         names = {"cleared": "available_cleared", "uncleared": "available_uncleared", "total": "total"}
-        wanted = {names[key]: number(value) for key, value in given.items() if key in names}
+        wanted = {name: number(given[key]) for key, name in names.items() if key in given}
         until = time.monotonic() + POOL_WAIT_S
         while True:
             counters = self._counters(given["nid"])
@@ -199,6 +199,13 @@ class EmulatorWorld:
         with self.fabric.lock:
             memory = self.host.processes[pid].memory
             memory.declare(Extent(start, start + length, huge, writable, node))
+
+    def limit_maps(self, pid: int, value: int | None, spare: int) -> None:
+        """vm.max_map_count: `value`, or `spare` more than the process has. The model counts its own pieces only."""
+        with self.fabric.lock:
+            process = self.host.processes.get(pid)
+            now = len(process.vmas) if process is not None else 0
+            self.host.max_map_count = now + spare if value is None else value
 
     def pinned_kib(self, pid: int) -> int:
         """VmPin of a process: what EXPORT_PID pinned."""

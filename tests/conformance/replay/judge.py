@@ -69,7 +69,9 @@ class _Judge:
         check("hang", "hang" in step, "hang" in seen)
         check("copied back on failure", None, seen.get("copied_back_on_failure"))
         self._output(index, step, seen, check)
-        if "value" in step and "value" in seen and self.imports.meaningful(step):
+        if "value" in step and "value" not in seen:
+            found.append(("value", step["value"], None))
+        elif "value" in step and self.imports.meaningful(step):
             check("value", number(step["value"]), number(seen["value"]))
         if step["op"] in ("start", "join"):
             return found  # the recorder looked at the account after synchronous steps only

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from .agent import Agent
 from .emulator_world import OPERATIONS, EmulatorWorld, topology
 from .model_system import ModelSystem
 from .port import Account, Process
-from .scratch import scratch
+from .scratch import Scratch
 from .transcript import Case, Transcript
 
 Step = dict[str, Any]
@@ -103,7 +102,7 @@ class ModelPort:
     def __init__(self, transcript: Transcript) -> None:
         self._header = transcript.header
         self._world: EmulatorWorld | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Scratch | None = None
         self._clearing = False
 
     def unable(self, case: Case) -> str | None:
@@ -116,7 +115,7 @@ class ModelPort:
 
     def begin(self, config: str, clearing: bool = False) -> None:
         self._clearing = clearing
-        self._folder = scratch()
+        self._folder = Scratch()
         self._world = EmulatorWorld(Fabric(topology(self._header, config)))
         self._world.host.tree.watch(_Folder(Path(self._folder.name)))
 

@@ -233,15 +233,18 @@ class NativeSystem:
                 words = line.split()
                 if "-" in words[0] and not words[0].endswith(":"):
                     start, end = (int(word, 16) for word in words[0].split("-"))
-                    inside = address <= start < address + length
+                    inside = start < address + length and address < end
                     if inside:
+                        # neighbours of the same kind are one piece for the kernel: cut at the mapping's borders
+                        low, high = max(start, address), min(end, address + length)
+                        at = int(words[2], 16) + (low - start if len(words) > 5 else 0)
                         pieces.append(
                             {
-                                "off": start - address,
-                                "len": end - start,
+                                "off": low - address,
+                                "len": high - low,
                                 "perm": words[1],
-                                "file_offset": words[2].lstrip("0") or "0",
-                                "path": words[5] if len(words) > 5 else "",
+                                "file_offset": f"{at:x}",
+                                "path": " ".join(words[5:]),
                             }
                         )
                 elif inside and words[0] == "KernelPageSize:":

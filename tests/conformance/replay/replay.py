@@ -7,6 +7,7 @@ import re
 import time
 from typing import Any
 
+from .inputs import Inputs
 from .port import Port, Process
 from .transcript import Case, number
 
@@ -52,30 +53,39 @@ class Replay:
         return self.processes[name]
 
     def _step(self, op: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        if op in self.port.world_operations:
-            return self.port.world(op, given)
-        if op == "sleep":
-            time.sleep(given["ms"] / 1000)
-            return {"ret": 0}
+        inputs = Inputs(given)
+        result = self._own_step(op, name, inputs)
+        if result is not None:
+            inputs.all_read_by(op)
+            return result
         process = self._process(name)
         given = self._resolve(given)
-        if op == "kill":
-            process.kill()
-            return {"ret": 0}
-        if op == "fork":
-            self.processes[given["child"]] = process.fork()
-            return {}
         if op == "start":
             process.start(given["op"], {key: value for key, value in given.items() if key != "op"})
             time.sleep(HEAD_START_S)
             return {}
-        if op == "join":
-            return process.join()
         result = process.perform(op, given, HANG_S if op in _MAY_HANG else None)
         if op in _LEAVING:
             process.settle()
             return {"gone": True}
         return self.port.augment(process, op, given, result)
+
+    def _own_step(self, op: str, name: str, given: Inputs) -> dict[str, Any] | None:
+        """What the machine and the replay itself do; None for what a process does."""
+        if op in self.port.world_operations:
+            return self.port.world(op, given)
+        if op == "sleep":
+            time.sleep(given["ms"] / 1000)
+            return {"ret": 0}
+        if op == "kill":
+            self._process(name).kill()
+            return {"ret": 0}
+        if op == "fork":
+            self.processes[given["child"]] = self._process(name).fork()
+            return {}
+        if op == "join":
+            return self._process(name).join()
+        return None
 
     def _resolve(self, given: dict[str, Any]) -> dict[str, Any]:
         """Tokens for physical addresses, and the two phrases that point into another process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
@@ -16,14 +17,24 @@ _MMAP_FLAGS = {
     "SHARED_VALIDATE": 0x03,
     "FIXED": 0x10,
     "ANON": 0x20,
+    "ANONYMOUS": 0x20,
+    "32BIT": 0x40,
     "GROWSDOWN": 0x0100,
+    "DENYWRITE": 0x0800,
+    "EXECUTABLE": 0x1000,
     "LOCKED": 0x2000,
     "NORESERVE": 0x4000,
     "POPULATE": 0x8000,
+    "NONBLOCK": 0x10000,
+    "STACK": 0x20000,
     "HUGETLB": 0x40000,
+    "HUGE_2MB": 21 << 26,
     "SYNC": 0x80000,
     "FIXED_NOREPLACE": 0x100000,
 }
+
+
+_OPEN_FLAGS = {name: value for name, value in vars(os).items() if name.startswith("O_")}
 
 
 def errno_name(code: int | None) -> str:
@@ -95,15 +106,19 @@ def protection(letters: str) -> int:
     return sum(values[letter] for letter in letters)
 
 
-def mmap_flags(words: str) -> int:
-    flags = 0
+def flag_bits(words: str | int, names: Mapping[str, int]) -> int:
+    """``A|B|0x10`` as a number; an unknown word is an error of the replay, not zero."""
+    if isinstance(words, int):
+        return words
+    bits = 0
     for word in words.split("|"):
-        flags |= _MMAP_FLAGS[word]
-    return flags
+        bits |= names[word] if word in names else int(word, 0)
+    return bits
 
 
-def open_flags(words: str) -> int:
-    flags = 0
-    for word in words.split("|"):
-        flags |= int(word) if word.isdigit() else getattr(os, word)
-    return flags
+def mmap_flags(words: str | int) -> int:
+    return flag_bits(words, _MMAP_FLAGS)
+
+
+def open_flags(words: str | int) -> int:
+    return flag_bits(words, _OPEN_FLAGS)

@@ -15,7 +15,7 @@ import stat as st
 import struct
 from typing import TYPE_CHECKING, Any
 
-from .system import open_flags, protection
+from .system import flag_bits, open_flags, protection
 from .transcript import number
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ _libc.mremap.restype = ctypes.c_void_p
 
 _MADVICE = {
     "NORMAL": 0,
+    "RANDOM": 1,
+    "SEQUENTIAL": 2,
     "WILLNEED": 3,
     "DONTNEED": 4,
     "FREE": 8,
@@ -33,15 +35,28 @@ _MADVICE = {
     "DONTFORK": 10,
     "DOFORK": 11,
     "MERGEABLE": 12,
+    "UNMERGEABLE": 13,
     "HUGEPAGE": 14,
     "NOHUGEPAGE": 15,
     "DONTDUMP": 16,
     "DODUMP": 17,
+    "WIPEONFORK": 18,
+    "KEEPONFORK": 19,
     "COLD": 20,
     "PAGEOUT": 21,
     "POPULATE_READ": 22,
     "POPULATE_WRITE": 23,
+    "DONTNEED_LOCKED": 24,
+    "COLLAPSE": 25,
+    "HWPOISON": 100,
+    "SOFT_OFFLINE": 101,
 }
+_MSYNC = {"ASYNC": 1, "INVALIDATE": 2, "SYNC": 4}
+_MREMAP = {"MAYMOVE": 1, "FIXED": 2, "DONTUNMAP": 4}
+_FALLOCATE = {"KEEP_SIZE": 1, "PUNCH_HOLE": 2, "COLLAPSE_RANGE": 8, "ZERO_RANGE": 16, "INSERT_RANGE": 32}
+_WHENCE = {"SEEK_SET": 0, "SEEK_CUR": 1, "SEEK_END": 2, "SEEK_DATA": 3, "SEEK_HOLE": 4}
+#: What a step moves or looks at, at most: a buffer for any length that a case names would be no buffer.
+_MOST = 1 << 20
 
 Result = dict[str, Any]
 
@@ -139,33 +154,37 @@ def chown(agent: Agent, given: Result) -> Result:
 # descriptors
 
 
+def _count(given: Result, default: int = 8) -> int:
+    return min(number(given.get("n", default)), _MOST)
+
+
 def read(agent: Agent, given: Result) -> Result:
-    return {"ret": len(os.read(agent.files[given["fd"]], given.get("n", 8)))}
+    return {"ret": len(os.read(agent.files[given["fd"]], _count(given)))}
 
 
 def pread(agent: Agent, given: Result) -> Result:
-    return {"ret": len(os.pread(agent.files[given["fd"]], given.get("n", 8), 0))}
+    return {"ret": len(os.pread(agent.files[given["fd"]], _count(given), number(given.get("offset", 0))))}
 
 
 def readv(agent: Agent, given: Result) -> Result:
-    return {"ret": os.readv(agent.files[given["fd"]], [bytearray(8)])}
+    return {"ret": os.readv(agent.files[given["fd"]], [bytearray(_count(given))])}
 
 
 def write(agent: Agent, given: Result) -> Result:
-    return {"ret": os.write(agent.files[given["fd"]], bytes(given.get("n", 8)))}
+    return {"ret": os.write(agent.files[given["fd"]], bytes(_count(given)))}
 
 
 def pwrite(agent: Agent, given: Result) -> Result:
-    return {"ret": os.pwrite(agent.files[given["fd"]], bytes(given.get("n", 8)), 0)}
+    return {"ret": os.pwrite(agent.files[given["fd"]], bytes(_count(given)), number(given.get("offset", 0)))}
 
 
 def writev(agent: Agent, given: Result) -> Result:
-    return {"ret": os.writev(agent.files[given["fd"]], [bytes(8)])}
+    return {"ret": os.writev(agent.files[given["fd"]], [bytes(_count(given))])}
 
 
 def lseek(agent: Agent, given: Result) -> Result:
     fd = agent.files[given["fd"]]
-    return {"ret": os.lseek(fd, number(given.get("offset", 0)), given.get("whence", 0))}
+    return {"ret": os.lseek(fd, number(given.get("offset", 0)), flag_bits(given.get("whence", 0), _WHENCE))}
 
 
 def fsync(agent: Agent, given: Result) -> Result:
@@ -179,13 +198,14 @@ def fdatasync(agent: Agent, given: Result) -> Result:
 
 
 def ftruncate(agent: Agent, given: Result) -> Result:
-    os.ftruncate(agent.files[given["fd"]], given.get("length", 4096))
+    os.ftruncate(agent.files[given["fd"]], number(given.get("length", 4096)))
     return {"ret": 0}
 
 
 def fallocate(agent: Agent, given: Result) -> Result:
     fd = agent.files[given["fd"]]
-    _checked(_libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(4096)))
+    mode, at = flag_bits(given.get("mode", 0), _FALLOCATE), number(given.get("offset", 0))
+    _checked(_libc.fallocate(fd, mode, ctypes.c_long(at), ctypes.c_long(number(given.get("length", 4096)))))
     return {"ret": 0}
 
 
@@ -224,12 +244,12 @@ def mprotect(agent: Agent, given: Result) -> Result:
 
 def mremap(agent: Agent, given: Result) -> Result:
     at = agent.mappings[given["map"]][0] + number(given.get("off", 0))
-    new = number(given["new"])
+    new, flags = number(given["new"]), flag_bits(given.get("flags", 0), _MREMAP)
     target = None
     if "to" in given:
         name, offset = given["to"]
         target = ctypes.c_void_p(agent.mappings[name][0] + number(offset))
-    moved = _libc.mremap(ctypes.c_void_p(at), _size(number(given["old"])), _size(new), given.get("flags", 0), target)
+    moved = _libc.mremap(ctypes.c_void_p(at), _size(number(given["old"])), _size(new), flags, target)
     if moved is None or moved == ctypes.c_void_p(-1).value:
         _checked(-1)
     agent.mappings[given["map"]] = (moved, new)
@@ -238,14 +258,13 @@ def mremap(agent: Agent, given: Result) -> Result:
 
 def madvise(agent: Agent, given: Result) -> Result:
     at, length = agent.span(given)
-    _checked(_libc.madvise(ctypes.c_void_p(at), _size(length), _MADVICE[given["advice"]]))
+    _checked(_libc.madvise(ctypes.c_void_p(at), _size(length), flag_bits(given["advice"], _MADVICE)))
     return {"ret": 0}
 
 
 def msync(agent: Agent, given: Result) -> Result:
     at, length = agent.span(given)
-    flags = {"ASYNC": 1, "INVALIDATE": 2, "SYNC": 4}
-    _checked(_libc.msync(ctypes.c_void_p(at), _size(length), flags[given.get("flags", "SYNC")]))
+    _checked(_libc.msync(ctypes.c_void_p(at), _size(length), flag_bits(given.get("flags", "SYNC"), _MSYNC)))
     return {"ret": 0}
 
 
@@ -255,66 +274,77 @@ def mlock(agent: Agent, given: Result) -> Result:
     return {"ret": 0}
 
 
-def mincore(agent: Agent, given: Result) -> Result:
+def munlock(agent: Agent, given: Result) -> Result:
     at, length = agent.span(given)
-    _checked(_libc.mincore(ctypes.c_void_p(at), _size(length), ctypes.create_string_buffer(length // 4096 + 1)))
+    _checked(_libc.munlock(ctypes.c_void_p(at), _size(length)))
     return {"ret": 0}
 
 
+def mincore(agent: Agent, given: Result) -> Result:
+    at, length = agent.span(given)
+    pages = ctypes.create_string_buffer(min(length // 4096 + 1, _MOST))
+    _checked(_libc.mincore(ctypes.c_void_p(at), _size(length), pages))
+    return {"ret": 0}
+
+
+def _at(agent: Agent, given: Result) -> int:
+    return agent.mappings[given["map"]][0] + number(given.get("off", 0))
+
+
 def vm_readv(agent: Agent, given: Result) -> Result:
-    at = agent.mappings[given["map"]][0]
-    buffer = ctypes.create_string_buffer(8)
-    local = struct.pack("QQ", ctypes.addressof(buffer), 8)
-    remote = struct.pack("QQ", at, 8)
+    count = _count(given)
+    buffer = ctypes.create_string_buffer(max(count, 1))
+    local = struct.pack("QQ", ctypes.addressof(buffer), count)
+    remote = struct.pack("QQ", _at(agent, given), count)
     one = ctypes.c_ulong(1)
     return {"ret": _checked(_libc.process_vm_readv(os.getpid(), local, one, remote, one, ctypes.c_ulong(0)))}
 
 
 def vmsplice(agent: Agent, given: Result) -> Result:
-    at = agent.mappings[given["map"]][0]
+    piece = struct.pack("QQ", _at(agent, given), _count(given))
     reader, writer = os.pipe()
     try:
-        return {"ret": _checked(_libc.vmsplice(writer, struct.pack("QQ", at, 8), ctypes.c_ulong(1), 0))}
+        return {"ret": _checked(_libc.vmsplice(writer, piece, ctypes.c_ulong(1), 0))}
     finally:
         os.close(reader)
         os.close(writer)
 
 
 def write_from_map(agent: Agent, given: Result) -> Result:
-    at = agent.mappings[given["map"]][0]
+    at, count = _at(agent, given), _count(given)
     reader, writer = os.pipe()
     try:
-        return {"ret": _checked(_libc.write(writer, ctypes.c_void_p(at), _size(8)))}
+        return {"ret": _checked(_libc.write(writer, ctypes.c_void_p(at), _size(count)))}
     finally:
         os.close(reader)
         os.close(writer)
 
 
 def read_into_map(agent: Agent, given: Result) -> Result:
-    at = agent.mappings[given["map"]][0]
+    at, count = _at(agent, given), _count(given)
     reader, writer = os.pipe()
     try:
-        os.write(writer, b"ZZZZZZZZ")
-        return {"ret": _checked(_libc.read(reader, ctypes.c_void_p(at), _size(8)))}
+        os.write(writer, b"Z" * min(count, 4096))
+        return {"ret": _checked(_libc.read(reader, ctypes.c_void_p(at), _size(count)))}
     finally:
         os.close(reader)
         os.close(writer)
 
 
 def futex_wake(agent: Agent, given: Result) -> Result:
-    at = agent.mappings[given["map"]][0]
+    at = _at(agent, given)
     number_of_call = {"x86_64": 202, "aarch64": 98}[os.uname().machine]
     operation = 1 | (128 if given.get("private") else 0)
     return {"ret": _checked(_libc.syscall(ctypes.c_long(number_of_call), ctypes.c_void_p(at), operation, 1))}
 
 
 def procmem(agent: Agent, given: Result) -> Result:
-    at = agent.mappings[given["map"]][0] + number(given.get("off", 0))
+    at = _at(agent, given)
     fd = os.open("/proc/self/mem", os.O_RDWR)
     try:
         if "write" in given:
             return {"ret": os.pwrite(fd, bytes.fromhex(given["write"]), at)}
-        return {"ret": 0, "out": {"hex": os.pread(fd, given.get("n", 8), at).hex()}}
+        return {"ret": 0, "out": {"hex": os.pread(fd, _count(given), at).hex()}}
     finally:
         os.close(fd)
 
@@ -343,7 +373,7 @@ def vmpin(agent: Agent, given: Result) -> Result:
 
 def max_map_count(agent: Agent, given: Result) -> Result:
     if not agent.system.owns_machine:
-        raise NotImplementedError("vm.max_map_count belongs to the whole machine")
+        return {"ret": 0}  # of the whole machine: the port sets the model's
     value = given.get("value")
     if value is None:
         with open(f"/proc/{os.getpid()}/maps", encoding="ascii") as lines:
@@ -359,7 +389,7 @@ OPERATIONS = {
         readfile, writefile, listdir, stat, fstat, readlink, chmod, chown,
         read, pread, readv, write, pwrite, writev, lseek, fsync, fdatasync, ftruncate, fallocate,
         poll, epoll_add, setfl,
-        mprotect, mremap, madvise, msync, mlock, mincore,
+        mprotect, mremap, madvise, msync, mlock, munlock, mincore,
         vm_readv, vmsplice, write_from_map, read_into_map, futex_wake, procmem,
         setuid, rlimit, vmpin, max_map_count,
     )
@@ -368,5 +398,5 @@ OPERATIONS = {
 #: Operations on a region's descriptors or mappings: on the emulator only the preload library answers them.
 THROUGH_LIBC = frozenset(OPERATIONS) - {
     "readfile", "writefile", "listdir", "readlink", "setuid", "rlimit", "vmpin", "max_map_count",
-    "vm_readv", "vmsplice", "write_from_map", "read_into_map", "futex_wake", "procmem",
+    "write_from_map", "read_into_map",
 }  # fmt: skip

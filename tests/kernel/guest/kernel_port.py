@@ -37,8 +37,6 @@ MISSING = {
     "ioctl EXPORT_PID": "the module has no EXPORT_PID",
     "hugemap": "the module has no EXPORT_PID",
     "vmpin": "the module has no EXPORT_PID",
-    "ioctl DECLARE_PREIMPORT": "the module has no remote NUMA",
-    "ioctl UNDECLARE_PREIMPORT": "the module has no remote NUMA",
     "pool": "the module has no memory pool",
     "pool_wait": "the module has no memory pool",
     "threads": "the module has no memory pool",
@@ -81,7 +79,7 @@ class KernelPort:
                 return f"the module cannot inject {given['set'][0]}"
             if op == "ioctl IMPORT" and step.get("ret") == 0 and number(given["args"].get("flags", 0)) & 4:
                 return "the module has no remote NUMA"
-            if "numa_calls" in step:
+            if "numa_calls" in step or (op.endswith("DECLARE_PREIMPORT") and step.get("ret") == 0):
                 return "the module has no remote NUMA"
             if op == "insmod" and ("allocator" in given["params"] or "granu" in given["params"]):
                 return "the module has no memory pool"
@@ -177,6 +175,7 @@ class KernelPort:
         remove_regions()
 
     def close(self) -> None:
+        self._log.forget()  # an open one keeps the module
         self._nursery.close()
 
 

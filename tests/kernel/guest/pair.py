@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 
 import obmm
+from obmm._native import ffi
 from obmm.errors import ObmmError
 
-from . import fabric, simulator
+from . import borders, fabric, simulator
 
 MIB = 1 << 20
 SHAPE = (65536, 16)  # of little-endian 32-bit words: 4 MiB
@@ -89,7 +90,7 @@ def _lend(base: int) -> bool:
             _answer(letters)
             print("A: ready to die", flush=True)
             time.sleep(PATIENCE_S)
-    return False  # nobody killed A
+    return False  # A was not killed
 
 
 def _answer(letters: obmm.Mapping) -> None:
@@ -108,9 +109,10 @@ def _borrow() -> bool:
     fabric.window_table(table, 1, {0: ("cc", 0, TABLE_REGION), 1: ("nc", TABLE_REGION, MAIL_BYTES)})
     with obmm.open(windows=obmm.StaticWindows(table)) as device, _connected() as peer:
         _fetch(table)
-        mail = device.import_region(peer.fetch("mail"), cache="nc")
+        mail = device.import_region(peer.fetch("mail"), cache="nc", pmd=True)
         letters = mail.map("rw")
         _ping(letters)
+        _find_no_page(letters)
         print("B: kill A now", flush=True)
         _see_the_death(peer, letters)
         letters.close()
@@ -162,6 +164,17 @@ def _ping(letters: obmm.Mapping) -> None:
     _wait_for("A's last answer", lambda: letters.load("<u8", TO_B) == LAST)
     trips.sort()
     print(f"B: {ROUNDS} round trips through the fabric, median {trips[len(trips) // 2] * 1e6:.0f} us (emulated CPU)")
+
+
+def _find_no_page(letters: obmm.Mapping) -> None:
+    """No system call finds a page behind the fabric, which has none at all: a wrong one would be a crash."""
+    with letters.view() as view:
+        found = borders.wrong(int(ffi.cast("uintptr_t", ffi.from_buffer(view))))
+    assert not found, f"pages of the fabric found by {found}"
+    counted = simulator.counters()
+    assert counted["pte_faults"] > 0, "nothing was mapped"
+    assert counted["pmd_faults"] == 0, "a block without pages was mapped: mbind would look for them"
+    print(f"B: {len(borders.WAYS)} system calls find no page behind the fabric", flush=True)
 
 
 def _see_the_death(peer: obmm.Peer, letters: obmm.Mapping) -> None:

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random lives of programs that use the package, until one breaks a promise: ``make chaos``."""

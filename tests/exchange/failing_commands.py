@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a command once for each of its system calls, which fails; the rule is one sentence, and nothing stays."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from obmm.cli.main import main
+from tests.exchange.conftest import until
+from tests.exchange.injection import Injector
+
+MOST = 5000  # calls of a command, beyond which something is wrong
+WHOLE = bool(os.environ.get("OBMM_EVERY_CALL"))  # all of them take an hour; every run takes a share
+FROM = int(os.environ.get("OBMM_EVERY_CALL_FROM", "0"))
+ERRORS: tuple[Callable[[], BaseException], ...] = (
+    *(
+        partial(OSError, number, os.strerror(number))
+        for number in (errno.EIO, errno.ENOMEM, errno.EACCES, errno.ENOSPC)
+    ),
+    KeyboardInterrupt,  # what SIGINT and SIGTERM are, at each step
+    partial(OSError, errno.EMFILE, os.strerror(errno.EMFILE)),
+    MemoryError,
+)
+SPARED = ("close", "unlink")  # they close and remove also when they fail, and in here they would not
+
+
+def at_once(server: Any, how: Any, grace: float, announce: Callable[[], None], *more: Any) -> bool:
+    """In place of waiting for a signal."""
+    announce()
+    server.close(timeout=grace)
+    return False
+
+
+def play(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, left: Callable[[], Any], share: int,
+    after: Callable[[], object] = lambda: None,
+) -> int:  # fmt: skip
+    """Every failure of a command, or ``share`` of them -> how many were tried.
+
+    `left`: what exists that a command might leave; `after`: puts back what the command is there to change.
+    """
+    first = _run(arguments, monkeypatch, Injector(MOST, OSError(), SPARED))
+    after()
+    calls = len(first.calls)
+    assert calls < MOST, arguments
+    before = left()
+    chosen = range(FROM, calls) if WHOLE else sorted({calls * part // share for part in range(share) if calls})
+    for at in chosen:
+        injector = _run(arguments, monkeypatch, Injector(at, ERRORS[at % len(ERRORS)](), SPARED))
+        after()
+        gc.collect()
+        try:
+            until(lambda: left() == before, 10)
+        except AssertionError:
+            what = f"call {at} ({injector.hit}) of {arguments} ended in {injector.error!r}"
+            raise AssertionError(f"{what}: {left()} stayed, not {before}") from None
+    return len(chosen)
+
+
+def _run(arguments: list[str], monkeypatch: pytest.MonkeyPatch, injector: Injector) -> Injector:
+    with monkeypatch.context() as patched:
+        patched.setattr(click.Command, "invoke", injector.around(click.Command.invoke))
+        answer = CliRunner().invoke(main, arguments)
+    what = f"call {injector.at} ({injector.hit}) of {arguments} ended in {injector.error!r}"
+    assert answer.exception is None or isinstance(answer.exception, SystemExit), (what, answer.exc_info)
+    assert answer.exit_code in (0, 1), (what, answer.exit_code, answer.output)
+    assert "Traceback" not in answer.output, (what, answer.output)
+    return injector
