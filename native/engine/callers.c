@@ -110,6 +110,8 @@ static void gather_together(struct obmm_engine *engine, const struct obmm_reques
 	atomic_store_explicit(&job->most, threads - hands.n, memory_order_relaxed);
 	engine_open_job(engine, job, 1);
 	pthread_mutex_unlock(&engine->mutex);
+	if (hands.n == threads - 1)
+		engine_team_has_enough(engine);
 	/* workers that spin and are not needed have to see that they are too many */
 	if (hands.n < threads - 1 || hands.n < atomic_load(&engine->team.ready))
 		engine_team_call_to_help(engine, threads - 1);

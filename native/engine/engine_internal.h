@@ -110,6 +110,7 @@ struct engine_team {
 	_Atomic uint64_t done_ns __attribute__((aligned(64)));
 	_Atomic unsigned int streak; /* gathers that came soon after the one before */
 	_Atomic uint64_t gap_ns;     /* between them, as a rule */
+	_Atomic uint64_t took_ns;    /* the longer ones of them, by several threads */
 	_Atomic uint64_t paid_ns;    /* when budget_ns grew last */
 	_Atomic bool guessed;	     /* expected_ns is a guess */
 	_Atomic unsigned int rows;   /* of gathers that go on (obmm_engine_begin_row()) */
@@ -211,7 +212,7 @@ void engine_team_call(struct obmm_engine *engine, unsigned int wanted);
 void engine_team_call_to_help(struct obmm_engine *engine, unsigned int wanted);
 /* By a worker that has joined a job: others may be needed for what waits in line. */
 void engine_team_call_more(struct obmm_engine *engine);
-/* By a worker: the gather that was announced has no share left, so nobody spins for it any more. */
+/* The gather that was announced has all the threads it is good for, or no share left: nobody else spins for it any more. */
 void engine_team_has_enough(struct obmm_engine *engine);
 /* There is something that all workers must look at. */
 void engine_team_call_all(struct obmm_engine *engine);

@@ -132,9 +132,9 @@ void obmm_pace_learn(struct obmm_pace *pace, uint64_t rows, bool ready, unsigned
 	size = size_of(pace, rows, ready);
 	ps = nanoseconds < UINT64_MAX / 1000 ? nanoseconds * 1000 / rows : UINT32_MAX;
 	before = ps_at(size, level);
-	/* a thread that lost its CPU says nothing about the number of threads */
-	if (before && ps > 2 * before)
-		ps = 2 * before;
+	/* a thread that lost its CPU says nothing about the number of threads, and must not drive gathers to a worse one */
+	if (before && ps > before + before / 4)
+		ps = before + before / 4;
 	if (before)
 		ps = (before * (WEIGHT - 1) + ps) / WEIGHT;
 	ps = ps < 1 ? 1 : ps > UINT32_MAX ? UINT32_MAX : ps;

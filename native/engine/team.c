@@ -317,7 +317,16 @@ static void pay(struct engine_team *team, uint64_t now, uint64_t gathered_ns)
 
 void engine_team_has_gathered(struct obmm_engine *engine, const struct obmm_outcome *outcome)
 {
-	pay(&engine->team, obmm_now_ns(), outcome->nanoseconds * (uint64_t)outcome->threads);
+	struct engine_team *team = &engine->team;
+	uint64_t before = atomic_load_explicit(&team->took_ns, memory_order_relaxed), took = outcome->nanoseconds;
+
+	/* at once as long as a longer one, though not as one whose caller lost its CPU */
+	if (before && took > 2 * before)
+		took = 2 * before;
+	if (took < before)
+		took = (3 * before + took) / 4;
+	atomic_store_explicit(&team->took_ns, took < MOST_NS ? took : MOST_NS, memory_order_relaxed);
+	pay(team, obmm_now_ns(), outcome->nanoseconds * (uint64_t)outcome->threads);
 }
 
 /*
@@ -373,11 +382,24 @@ void engine_team_was_not_needed(struct obmm_engine *engine, uint64_t now)
 	atomic_store_explicit(&team->expected_ns, 0, memory_order_relaxed);
 }
 
+/*
+ * The guess that another gather follows counts from the end of this one (engine_team_done()).  Until then who is done
+ * with its part stays awake, for as long as gathers took so far and half as long again.
+ */
+static void last_through(struct engine_team *team, uint64_t now, uint64_t spin_ns)
+{
+	uint64_t took = atomic_load_explicit(&team->took_ns, memory_order_relaxed);
+
+	atomic_store_explicit(&team->guessed, true, memory_order_relaxed);
+	atomic_store_explicit(&team->expected_ns, now + took + took / 2 + spin_ns, memory_order_relaxed);
+}
+
 unsigned int engine_team_begins(struct obmm_engine *engine, uint64_t now, unsigned int threads)
 {
 	struct engine_team *team = &engine->team;
 	uint64_t gap = now - atomic_load_explicit(&team->done_ns, memory_order_relaxed);
 	unsigned int streak = atomic_load_explicit(&team->streak, memory_order_relaxed), room, there;
+	uint64_t spin_ns;
 	bool expected;
 
 	obmm_room_use(now);
@@ -394,7 +416,8 @@ unsigned int engine_team_begins(struct obmm_engine *engine, uint64_t now, unsign
 	there = atomic_load_explicit(&team->ready, memory_order_relaxed);
 	expected = now < atomic_load_explicit(&team->expected_ns, memory_order_relaxed) &&
 		   !atomic_load_explicit(&team->guessed, memory_order_relaxed);
-	if (expected || !guess(team))
+	spin_ns = guess(team);
+	if (expected || !spin_ns)
 		return there;
 	room = room_now(team, now);
 	room = room < threads - 1 ? room : threads - 1;
@@ -406,6 +429,8 @@ unsigned int engine_team_begins(struct obmm_engine *engine, uint64_t now, unsign
 		unsigned int wanted = atomic_load_explicit(&team->wanted, memory_order_relaxed);
 
 		atomic_store_explicit(&team->wanted, wanted > room ? wanted - 1 : room, memory_order_relaxed);
+		if (room)
+			last_through(team, now, spin_ns);
 	}
 	return there;
 }

@@ -75,6 +75,23 @@ static void a_team_that_must_be_woken_is_learned_apart(void)
 	CHECK(obmm_pace_choose(&pace, ROWS, true, 4, 100, false) == 4);
 }
 
+static void a_thread_that_lost_its_cpu_does_not_change_the_plan(void)
+{
+	struct obmm_pace pace = { 0 };
+
+	for (int call = 0; call < 8; call++) {
+		obmm_pace_learn(&pace, ROWS, true, 8, 60000);
+		obmm_pace_learn(&pace, ROWS, true, 12, 50000);
+	}
+	obmm_pace_begin(&pace, ROWS, true, 12);
+	obmm_pace_learn(&pace, ROWS, true, 12, 4000000);
+	CHECK(obmm_pace_choose(&pace, ROWS, true, 16, 100, false) == 12);
+	/* but what goes on does */
+	for (int call = 0; call < 8; call++)
+		obmm_pace_learn(&pace, ROWS, true, 12, 4000000);
+	CHECK(obmm_pace_choose(&pace, ROWS, true, 16, 100, false) == 8);
+}
+
 static void sizes_in_between_are_guessed_from_their_neighbours(void)
 {
 	struct obmm_pace pace = { 0 };
@@ -106,6 +123,7 @@ int main(void)
 	a_wrong_plan_is_left_step_by_step();
 	what_becomes_slower_is_noticed();
 	a_team_that_must_be_woken_is_learned_apart();
+	a_thread_that_lost_its_cpu_does_not_change_the_plan();
 	sizes_in_between_are_guessed_from_their_neighbours();
 	nothing_is_learned_from_numbers_that_are_not_told_apart_or_nonsense();
 	puts("test_pace: ok");

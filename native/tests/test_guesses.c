@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long workers stay awake for gathers that nobody announced, and for one that has begun. */
+#include <unistd.h>
+
+#include "../engine/engine_internal.h"
+#include "test.h"
+
+enum { WORKERS = 2, GAP_NS = 5000, TOOK_NS = 100000, SHORTEST_NS = 15000, LONGEST_NS = 100000, MOST_NS = 500000 };
+
+static struct obmm_engine *start(void)
+{
+	struct obmm_engine *engine;
+
+	CHECK(!obmm_engine_create(WORKERS, 0, NULL, 0, &engine));
+	atomic_store(&engine->team.limit, WORKERS);
+	atomic_store(&engine->team.room, WORKERS);
+	return engine;
+}
+
+/* As if gathers had followed each other, with all workers awake. */
+static uint64_t in_a_row(struct obmm_engine *engine, uint64_t gap_ns)
+{
+	uint64_t now = obmm_now_ns();
+
+	atomic_store(&engine->team.streak, 3);
+	atomic_store(&engine->team.gap_ns, gap_ns);
+	atomic_store(&engine->team.took_ns, TOOK_NS);
+	atomic_store(&engine->team.done_ns, now - gap_ns);
+	atomic_store(&engine->team.paid_ns, now);
+	atomic_store(&engine->team.ready, WORKERS);
+	return now;
+}
+
+static void end(struct obmm_engine *engine)
+{
+	atomic_store(&engine->team.ready, 0);
+	atomic_store(&engine->team.expected_ns, 0);
+	obmm_engine_free(engine);
+}
+
+TEST(a_guess_counts_from_the_end_of_a_gather)
+{
+	struct obmm_engine *engine = start();
+	uint64_t now = in_a_row(engine, GAP_NS), until;
+
+	CHECK(engine_team_begins(engine, now, WORKERS + 1) == WORKERS);
+	until = atomic_load(&engine->team.expected_ns);
+	CHECK(until >= now + TOOK_NS + SHORTEST_NS && until <= now + 2 * TOOK_NS + LONGEST_NS);
+	/* longer than a gap, but not longer than a few */
+	engine_team_done(engine, now + TOOK_NS);
+	until = atomic_load(&engine->team.expected_ns);
+	CHECK(until >= now + TOOK_NS + SHORTEST_NS && until <= now + TOOK_NS + SHORTEST_NS + 4 * GAP_NS);
+	end(engine);
+}
+
+TEST(no_guess_outlasts_the_longest_gap)
+{
+	struct obmm_engine *engine = start();
+	uint64_t now = in_a_row(engine, LONGEST_NS - 1);
+
+	engine_team_done(engine, now);
+	CHECK(atomic_load(&engine->team.expected_ns) == now + LONGEST_NS);
+	/* a pause ends the row */
+	CHECK(engine_team_begins(engine, now + 2 * LONGEST_NS, WORKERS + 1) == WORKERS);
+	engine_team_done(engine, now + 2 * LONGEST_NS + TOOK_NS);
+	CHECK(!atomic_load(&engine->team.expected_ns));
+	end(engine);
+}
+
+TEST(what_guesses_have_cost_too_much_are_not_made)
+{
+	struct obmm_engine *engine = start();
+	uint64_t now = in_a_row(engine, GAP_NS);
+
+	atomic_store(&engine->team.budget_ns, -1000000);
+	CHECK(engine_team_begins(engine, now, WORKERS + 1) == WORKERS);
+	CHECK(!atomic_load(&engine->team.expected_ns));
+	engine_team_done(engine, now + TOOK_NS);
+	CHECK(!atomic_load(&engine->team.expected_ns));
+	end(engine);
+}
+
+static uint64_t learned_from(struct obmm_engine *engine, uint64_t nanoseconds)
+{
+	struct obmm_outcome outcome = { .nanoseconds = nanoseconds, .threads = WORKERS };
+
+	engine_team_has_gathered(engine, &outcome);
+	return atomic_load(&engine->team.took_ns);
+}
+
+TEST(gathers_are_as_long_as_the_longer_ones)
+{
+	struct obmm_engine *engine = start();
+
+	CHECK(learned_from(engine, 40000) == 40000);
+	CHECK(learned_from(engine, 60000) == 60000);
+	CHECK(learned_from(engine, 20000) == 50000);
+	/* its caller had lost its CPU */
+	CHECK(learned_from(engine, 9000000) == 100000);
+	for (int i = 0; i < 10; i++)
+		CHECK(learned_from(engine, 9000000) <= MOST_NS);
+	end(engine);
+}
+
+/* ---- announced, and begun ---- */
+
+static struct obmm_engine *watched;
+enum { NOT_YET = 1 };
+static _Atomic uint64_t main_thread_saw;
+static pthread_t main_thread;
+
+/* The worker leaves the first part to the caller, which sees what is expected while parts are left. */
+static int look(struct obmm_work *work, uint64_t from, uint64_t to)
+{
+	uint64_t began = obmm_now_ns();
+
+	(void)work;
+	(void)from;
+	(void)to;
+	if (pthread_equal(pthread_self(), main_thread)) {
+		if (atomic_load(&main_thread_saw) == NOT_YET)
+			atomic_store(&main_thread_saw, atomic_load(&watched->team.expected_ns));
+		return 0;
+	}
+	while (atomic_load(&main_thread_saw) == NOT_YET && obmm_now_ns() - began < MOST_NS)
+		sched_yield();
+	return 0;
+}
+
+TEST(nobody_spins_for_a_gather_that_has_all_its_threads)
+{
+	const struct obmm_table nothing = { .tuning = { .order_rows = UINT32_MAX } };
+	struct obmm_work work = { look, 1 };
+	struct obmm_request request = { .table = &nothing, .count = 64, .work = &work };
+	struct obmm_outcome outcome = { .threads = 0 };
+	bool seen = false;
+
+	watched = start();
+	main_thread = pthread_self();
+	/* until a worker is awake when it is called: this machine's CPUs may have others to run */
+	for (int tries = 0; tries < 20000 && !seen; tries++) {
+		uint64_t began = obmm_now_ns();
+
+		atomic_store(&main_thread_saw, NOT_YET);
+		atomic_store(&watched->team.streak, 0); /* each stands alone */
+		atomic_store(&watched->team.room, WORKERS);
+		obmm_engine_expect(watched, MOST_NS);
+		while (!atomic_load(&watched->workers[0].spinning) && !atomic_load(&watched->workers[1].spinning) &&
+		       obmm_now_ns() - began < MOST_NS)
+			sched_yield();
+		CHECK(obmm_engine_gather(watched, &request, 2, &outcome) == 0);
+		seen = outcome.threads == 2 && !atomic_load(&main_thread_saw);
+	}
+	CHECK(seen);
+	obmm_engine_free(watched);
+}
