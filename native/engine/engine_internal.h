@@ -3,7 +3,7 @@
  * What the engine's files share.  A gather that several threads may take part
  * in is a job.  line.c says which job is next, hands.c gives one to workers
  * that spin, jobs.c lets threads in and out and ends jobs, checks.c asks memory about what was read, team.c has the
- * workers that wait, tickets.c what is submitted, callers.c what is not.
+ * workers that wait, guesses.c says for how long, tickets.c what is submitted, callers.c what is not.
  *
  * Threads come and go without the mutex: on the way of a small gather it would
  * cost more than the rows.
@@ -25,6 +25,8 @@ enum {
 	ENGINE_LINE = 1024,
 	ENGINE_LOOK_NS = 20000,	  /* that long the last shares of others are waited for without giving the CPU away */
 	ENGINE_SLEEP_NS = 300000, /* ... and without sleeping */
+	ENGINE_EXPECT_NS = 500000, /* a gather that does not come for so long is not waited for awake */
+	ENGINE_GUESS_NS = 2000000, /* what may be saved of what guesses may cost */
 };
 
 enum engine_job_state {
@@ -212,23 +214,30 @@ void engine_team_call(struct obmm_engine *engine, unsigned int wanted);
 void engine_team_call_to_help(struct obmm_engine *engine, unsigned int wanted);
 /* By a worker that has joined a job: others may be needed for what waits in line. */
 void engine_team_call_more(struct obmm_engine *engine);
-/* The gather that was announced has all the threads it is good for, or no share left: nobody else spins for it any more. */
-void engine_team_has_enough(struct obmm_engine *engine);
 /* There is something that all workers must look at. */
 void engine_team_call_all(struct obmm_engine *engine);
-/* Nothing is left to gather: workers stop spinning, unless the next gather is likely to come at once. */
-void engine_team_done(struct obmm_engine *engine, uint64_t now);
+/* Workers may spin for a gather until now + within_ns, `room` of them; the first of those that sleep is woken. */
+void engine_team_expect(struct obmm_engine *engine, uint64_t now, uint64_t within_ns, bool guessed, unsigned int room);
+/* How many may spin now: more of them after a time without trouble. */
+unsigned int engine_team_room(struct engine_team *team, uint64_t now);
+/* For a thread that waits for others: is a CPU likely to be free for them meanwhile? */
+bool engine_team_has_room(const struct obmm_engine *engine);
+
+/* ---- guesses.c ---- */
+
 /*
  * A gather begins that was not submitted and that so many threads are good for: how many workers spin, to be with it at
  * once?  If too few do, and if gathers come one right after the other, others are woken for the next ones.
  */
 unsigned int engine_team_begins(struct obmm_engine *engine, uint64_t now, unsigned int threads);
-/* Several threads have gathered: what guesses may cost grows. */
+/* The gather that was announced has all the threads it is good for, or no share left: nobody else spins for it any more. */
+void engine_team_has_enough(struct obmm_engine *engine);
+/* Several threads have gathered: how long, and what guesses may cost grows. */
 void engine_team_has_gathered(struct obmm_engine *engine, const struct obmm_outcome *outcome);
 /* It has ended, on its caller's thread. */
 void engine_team_was_not_needed(struct obmm_engine *engine, uint64_t now);
-/* For a thread that waits for others: is a CPU likely to be free for them meanwhile? */
-bool engine_team_has_room(const struct obmm_engine *engine);
+/* Nothing is left to gather: workers stop spinning, unless the next gather is likely to come at once. */
+void engine_team_done(struct obmm_engine *engine, uint64_t now);
 
 /* ---- callers.c ---- */
 

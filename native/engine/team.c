@@ -21,19 +21,11 @@
 #include "room.h"
 
 enum {
-	MOST_NS = 500000,     /* a gather that does not come for so long is not waited for awake */
 	YIELD_NS = 20000,     /* between two looks whether somebody else wants the CPU */
 	LOST_NS = 25000,      /* between two readings of the clock: the CPU was taken */
 	LOSS_NS = 200000,     /* one loss in so much spinning is a tick, or a neighbour outside of a guest */
 	CROWD_NS = 150000,    /* that many more losses than that, for each of a few that spin, are somebody else's threads */
 	GROW_NS = 10000000,   /* without trouble: more may spin again */
-	SOON_NS = 100000,     /* gathers so near to each other are likely to go on */
-	SHORT_NS = 15000,     /* ... and waited for so long at least */
-	WAKING_NS = 300000,   /* until all that are woken are there */
-	CREDIT_NS = 5000000,  /* what may be saved of it */
-	WASTE = 200,	      /* guesses may cost one part in so many of a CPU in vain ... */
-	WORTH = 16,	      /* ... and one in so many of what the gathers took that they were made for */
-	STREAK = 3,
 	PAUSES = 4,
 };
 
@@ -56,7 +48,7 @@ void engine_team_init(struct obmm_engine *engine)
 	obmm_room_refresh(obmm_now_ns());
 	set_limit(engine);
 	atomic_store(&team->room, atomic_load(&team->limit));
-	atomic_store(&team->budget_ns, CREDIT_NS);
+	atomic_store(&team->budget_ns, ENGINE_GUESS_NS);
 	atomic_store(&team->paid_ns, obmm_now_ns());
 }
 
@@ -145,7 +137,7 @@ static void judge(struct engine_team *team, uint64_t now, uint64_t spun_ns, bool
 	atomic_store_explicit(&team->crowd_ns, score, memory_order_relaxed);
 }
 
-static unsigned int room_now(struct engine_team *team, uint64_t now)
+unsigned int engine_team_room(struct engine_team *team, uint64_t now)
 {
 	unsigned int room = atomic_load_explicit(&team->room, memory_order_relaxed);
 	unsigned int limit = atomic_load_explicit(&team->limit, memory_order_relaxed);
@@ -264,7 +256,7 @@ void engine_team_wait(struct engine_worker *worker, uint32_t seen)
 
 /* ---- those who have work, or will ---- */
 
-static void expect(struct obmm_engine *engine, uint64_t now, uint64_t within_ns, bool guessed, unsigned int room)
+void engine_team_expect(struct obmm_engine *engine, uint64_t now, uint64_t within_ns, bool guessed, unsigned int room)
 {
 	struct engine_team *team = &engine->team;
 
@@ -285,9 +277,9 @@ unsigned int obmm_engine_expect(struct obmm_engine *engine, int64_t within_ns)
 	if (engine_is_inherited(engine) || atomic_load_explicit(&engine->stopping, memory_order_relaxed))
 		return 0;
 	obmm_room_use(now);
-	room = room_now(&engine->team, now);
+	room = engine_team_room(&engine->team, now);
 	if (room && within_ns > 0)
-		expect(engine, now, within_ns < MOST_NS ? (uint64_t)within_ns : MOST_NS, false, room);
+		engine_team_expect(engine, now, within_ns < ENGINE_EXPECT_NS ? (uint64_t)within_ns : ENGINE_EXPECT_NS, false, room);
 	return within_ns > 0 ? room : 0;
 }
 
@@ -301,138 +293,6 @@ void obmm_engine_end_row(struct obmm_engine *engine)
 {
 	if (atomic_fetch_sub(&engine->team.rows, 1) == 1 && !atomic_load(&engine->unread))
 		engine_team_done(engine, obmm_now_ns());
-}
-
-/* What guesses may cost: more as time goes by, and as threads spend time on gathers. */
-static void pay(struct engine_team *team, uint64_t now, uint64_t gathered_ns)
-{
-	int64_t budget = atomic_load_explicit(&team->budget_ns, memory_order_relaxed);
-	uint64_t paid = atomic_exchange_explicit(&team->paid_ns, now, memory_order_relaxed);
-	uint64_t more = (now > paid ? now - paid : 0) / WASTE + gathered_ns / WORTH;
-
-	if (budget < CREDIT_NS)
-		atomic_fetch_add_explicit(&team->budget_ns, more < CREDIT_NS ? (int64_t)more : CREDIT_NS,
-					  memory_order_relaxed);
-}
-
-void engine_team_has_gathered(struct obmm_engine *engine, const struct obmm_outcome *outcome)
-{
-	struct engine_team *team = &engine->team;
-	uint64_t before = atomic_load_explicit(&team->took_ns, memory_order_relaxed), took = outcome->nanoseconds;
-
-	/* at once as long as a longer one, though not as one whose caller lost its CPU */
-	if (before && took > 2 * before)
-		took = 2 * before;
-	if (took < before)
-		took = (3 * before + took) / 4;
-	atomic_store_explicit(&team->took_ns, took < MOST_NS ? took : MOST_NS, memory_order_relaxed);
-	pay(team, obmm_now_ns(), outcome->nanoseconds * (uint64_t)outcome->threads);
-}
-
-/*
- * How long workers should spin for a gather that was not announced, as gathers come one right after the other: some
- * gaps' time; 0 when they do not, or when wrong guesses have cost what they may.
- */
-static uint64_t guess(struct engine_team *team)
-{
-	uint64_t gap = 4 * atomic_load_explicit(&team->gap_ns, memory_order_relaxed);
-
-	if (atomic_load_explicit(&team->streak, memory_order_relaxed) < STREAK ||
-	    atomic_load_explicit(&team->budget_ns, memory_order_relaxed) <= 0)
-		return 0;
-	return gap < SHORT_NS ? SHORT_NS : gap > SOON_NS ? SOON_NS : gap;
-}
-
-void engine_team_done(struct obmm_engine *engine, uint64_t now)
-{
-	struct engine_team *team = &engine->team;
-	uint64_t spin_ns = guess(team);
-
-	atomic_store_explicit(&team->done_ns, now, memory_order_relaxed);
-	if (atomic_load_explicit(&team->rows, memory_order_relaxed))
-		return;
-	/* those that are being woken for gathers like this one go on waking others: it may have been too short for them */
-	if (!spin_ns)
-		atomic_store_explicit(&team->wanted, 0, memory_order_relaxed);
-	atomic_store_explicit(&team->guessed, spin_ns > 0, memory_order_relaxed);
-	atomic_store_explicit(&team->expected_ns, spin_ns ? now + spin_ns : 0, memory_order_relaxed);
-}
-
-void engine_team_has_enough(struct obmm_engine *engine)
-{
-	struct engine_team *team = &engine->team;
-
-	if (!atomic_load_explicit(&team->expected_ns, memory_order_relaxed) ||
-	    atomic_load_explicit(&team->guessed, memory_order_relaxed) || atomic_load(&engine->unread) > 1 ||
-	    atomic_load_explicit(&team->rows, memory_order_relaxed) || guess(team))
-		return;
-	atomic_store_explicit(&team->expected_ns, 0, memory_order_relaxed);
-}
-
-void engine_team_was_not_needed(struct obmm_engine *engine, uint64_t now)
-{
-	struct engine_team *team = &engine->team;
-
-	atomic_store_explicit(&team->done_ns, now, memory_order_relaxed);
-	if (!atomic_load_explicit(&team->expected_ns, memory_order_relaxed) ||
-	    atomic_load_explicit(&team->guessed, memory_order_relaxed) || atomic_load(&engine->unread) ||
-	    atomic_load_explicit(&team->rows, memory_order_relaxed))
-		return;
-	atomic_store_explicit(&team->wanted, 0, memory_order_relaxed);
-	atomic_store_explicit(&team->expected_ns, 0, memory_order_relaxed);
-}
-
-/*
- * The guess that another gather follows counts from the end of this one (engine_team_done()).  Until then who is done
- * with its part stays awake, for as long as gathers took so far and half as long again.
- */
-static void last_through(struct engine_team *team, uint64_t now, uint64_t spin_ns)
-{
-	uint64_t took = atomic_load_explicit(&team->took_ns, memory_order_relaxed);
-
-	atomic_store_explicit(&team->guessed, true, memory_order_relaxed);
-	atomic_store_explicit(&team->expected_ns, now + took + took / 2 + spin_ns, memory_order_relaxed);
-}
-
-unsigned int engine_team_begins(struct obmm_engine *engine, uint64_t now, unsigned int threads)
-{
-	struct engine_team *team = &engine->team;
-	uint64_t gap = now - atomic_load_explicit(&team->done_ns, memory_order_relaxed);
-	unsigned int streak = atomic_load_explicit(&team->streak, memory_order_relaxed), room, there;
-	uint64_t spin_ns;
-	bool expected;
-
-	obmm_room_use(now);
-	if (gap > SOON_NS) {
-		streak = 0;
-	} else {
-		uint64_t before = atomic_load_explicit(&team->gap_ns, memory_order_relaxed);
-
-		atomic_store_explicit(&team->gap_ns, (3 * before + gap) / 4, memory_order_relaxed);
-		streak += streak < STREAK;
-	}
-	atomic_store_explicit(&team->streak, streak, memory_order_relaxed);
-	pay(team, now, 0);
-	there = atomic_load_explicit(&team->ready, memory_order_relaxed);
-	expected = now < atomic_load_explicit(&team->expected_ns, memory_order_relaxed) &&
-		   !atomic_load_explicit(&team->guessed, memory_order_relaxed);
-	spin_ns = guess(team);
-	if (expected || !spin_ns)
-		return there;
-	room = room_now(team, now);
-	room = room < threads - 1 ? room : threads - 1;
-	if (there < room) {
-		/* not there yet when this one is over, so for a while after it */
-		expect(engine, now, WAKING_NS, true, room);
-	} else {
-		/* one less each time: a gather that tries fewer threads sends no worker to sleep */
-		unsigned int wanted = atomic_load_explicit(&team->wanted, memory_order_relaxed);
-
-		atomic_store_explicit(&team->wanted, wanted > room ? wanted - 1 : room, memory_order_relaxed);
-		if (room)
-			last_through(team, now, spin_ns);
-	}
-	return there;
 }
 
 uint64_t obmm_engine_spun_ns(const struct obmm_engine *engine, uint64_t *in_vain)
