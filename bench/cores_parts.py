@@ -135,25 +135,30 @@ def team(arguments: argparse.Namespace, engine: GatherEngine) -> Iterator[Record
             text += f" (never within 2 ms: {shown['first_missing']}, {shown['all_missing']} of {rounds})"
             yield {"part": "team", "handover": name, "threads": threads, **shown, "text": text, "behind": late}
     yield waiting(arguments, engine)
+    yield waiting(arguments, engine, untold=6)
 
 
-def waiting(arguments: argparse.Namespace, engine: GatherEngine) -> Record:
-    """CPU time of the workers at 100 steps a second, each told 0.2 ms ahead."""
+def waiting(arguments: argparse.Namespace, engine: GatherEngine, untold: int = 0) -> Record:
+    """CPU time of the workers at 100 steps a second: of one gather told 0.2 ms ahead, or of so many in a row, `untold`."""
     table = SharedTable(256 << 20, huge=True)
     store = table.store(1360, engine, plan=True)
     ids, out = np.zeros(1536, np.int64), np.zeros((1536, 1360), np.uint8)
     gather, rng = store.prepare("t", ids, out), np.random.default_rng(5)
     steps = 150 if arguments.quick else 400
+    numbers = rng.integers(0, store.tables["t"].n_rows, (max(untold, 1), len(ids)))
     cpu, (spun, in_vain), gathered = worker_cpu(), engine.spun, store.stats().seconds
     began = time.monotonic()
     for step in range(steps):
-        ids[:] = rng.integers(0, store.tables["t"].n_rows, len(ids))
         time.sleep(max(0.0, began + step * 0.01 - time.monotonic()))
-        engine.expect(300e-6)
-        end = time.perf_counter() + 200e-6
-        while time.perf_counter() < end:
-            pass
-        gather()
+        if not untold:
+            engine.expect(300e-6)
+            end = time.perf_counter() + 200e-6
+            while time.perf_counter() < end:
+                pass
+        for each in numbers:
+            ids[:] = each
+            gather()
+        numbers = (numbers + 7919) % store.tables["t"].n_rows
     elapsed = time.monotonic() - began
     shares = {
         "worker_cpu": (worker_cpu() - cpu) / elapsed,
@@ -162,11 +167,15 @@ def waiting(arguments: argparse.Namespace, engine: GatherEngine) -> Record:
         "gathering": (store.stats().seconds - gathered) / elapsed,
     }
     table.close()
-    text = "at 100 steps a second, of one CPU: " + ", ".join(f"{name} {share:.2%}" for name, share in shares.items())
+    steps_of = f"{untold} gathers in a row, untold" if untold else "one gather, told 0.2 ms ahead"
+    shown = ", ".join(f"{name} {share:.2%}" for name, share in shares.items())
+    text = f"at 100 steps a second of {steps_of}, of one CPU: {shown}"
     late = (
-        [f"workers spin in vain for {shares['in_vain']:.2%} of a CPU, target 1 %"] if shares["in_vain"] > 0.01 else []
+        [f"{steps_of}: workers spin in vain for {shares['in_vain']:.2%} of a CPU, target 1 %"]
+        if shares["in_vain"] > 0.01
+        else []
     )
-    return {"part": "team", "waiting": shares, "text": text, "behind": late}
+    return {"part": "team", "waiting": shares, "untold": untold, "text": text, "behind": late}
 
 
 def worker_cpu() -> float:
@@ -261,38 +270,53 @@ def ranks(arguments: argparse.Namespace, engine: GatherEngine) -> Iterator[Recor
 
 
 def step(arguments: argparse.Namespace, engine: GatherEngine) -> Iterator[Record]:
-    """12 layers x 128 rows of 1,360 bytes, each before some work of torch on all CPUs: with the prefetcher, in the layer."""
+    """12 layers x 128 rows of 1,360 bytes, each before some work of torch: with the prefetcher, in the layer.
+
+    On all CPUs, and with one CPU that torch leaves to the prefetcher.
+    """
     torch = torch_index_select()
     if not torch:
         yield {"part": "step", "text": "a whole step needs torch: not measured"}
         return
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    most = len(os.sched_getaffinity(0))
+    for threads in dict.fromkeys((most, max(most - 1, 1))):
+        yield _step(arguments, engine, torch, threads, "all CPUs" if threads == most else "all CPUs but one")
+
+
+def _step(arguments: argparse.Namespace, engine: GatherEngine, torch: Any, threads: int, where: str) -> Record:
     table = SharedTable(1 << 30, huge=True)
     store = table.store(1360, engine, plan=True)
+    torch.set_num_threads(threads)
     n_layers, n_rows, n_table = 12, 128, store.tables["t"].n_rows
     layers = [PrefetchLayer(layer, "t", 1) for layer in range(n_layers)]
     matrix = torch.rand(384, 384)
     tensor = torch.from_numpy(table.rows(1360, store.tables["t"].row_stride))
     rng = np.random.default_rng(4)
     result = torch.empty(n_rows, 1360, dtype=torch.uint8)
-    taken: dict[str, list[float]] = {"work alone": [], "prefetcher": [], "index_select in the layer": []}
-    blocked, wrong = [], 0
+    arms = ("work alone", "prefetcher", "index_select in the layer")
+    parts = ("begin and start", "torch beside it", "consume, first layer", "consume, the others")
+    taken: dict[str, list[float]] = {name: [] for name in (*arms, *parts)}
+    wrong = 0
     with EngramPrefetcher(store, layers, n_rows, depth=1, deadlines=Deadlines(decode=10)) as prefetcher:
         for number in range(60 if arguments.quick else 200):
             ids = rng.integers(0, n_table, (n_rows, n_layers, 1))
             by_layer = [torch.from_numpy(np.ascontiguousarray(ids[:, layer, 0])) for layer in range(n_layers)]
-            for name in random.sample(list(taken), len(taken)):
+            for name in random.sample(arms, len(arms)):
                 time.sleep(2e-3)
+                spent = dict.fromkeys(parts, 0.0)
                 began = time.perf_counter()
                 if name == "prefetcher":
                     prefetcher.begin(ids, n_rows)
                     prefetcher.start()
+                    spent["begin and start"] = time.perf_counter() - began
                 for layer in range(n_layers):
+                    at = time.perf_counter()
                     torch.mm(matrix, matrix)
                     if name == "prefetcher":
-                        at = time.perf_counter()
+                        done = time.perf_counter()
                         got = prefetcher.consume(layer)
-                        blocked.append(time.perf_counter() - at)
+                        spent["torch beside it"] += done - at
+                        spent["consume, the others" if layer else "consume, first layer"] += time.perf_counter() - done
                         if number % 20 == 0:
                             rows = np.asarray(got.buffer).reshape(n_rows, -1)
                             wrong += table.wrong_rows(ids[:, layer, 0], rows, store.tables["t"].row_stride)
@@ -301,12 +325,22 @@ def step(arguments: argparse.Namespace, engine: GatherEngine) -> Iterator[Record
                 if number % 20 or name != "prefetcher":  # comparing takes longer than the step
                     taken[name].append(time.perf_counter() - began)
                 if name == "prefetcher":
+                    for part, seconds in spent.items():
+                        taken[part].append(seconds)
                     prefetcher.drain()
+    store.close()
     table.close()
     us = {name: [round(value * 1e6, 1) for value in percentiles(times, 50, 99)] for name, times in taken.items()}
-    us["blocked in consume"] = [round(value * 1e6, 1) for value in percentiles(blocked, 50, 99)]
     added = us["prefetcher"][0] - us["work alone"][0]
     other = us["index_select in the layer"][0] - us["work alone"][0]
-    text = f"a step of 12 layers with torch on all CPUs, us p50, p99: {us}; added to the work: {added:.0f} by the prefetcher, {other:.0f} by index_select"
-    late = [f"a step: the prefetcher adds {added:.0f} us, index_select {other:.0f}"] if added > other else []
-    yield {"part": "step", "us": us, "added": [added, other], "wrong_rows": wrong, "text": text, "behind": late}
+    text = f"a step of 12 layers with torch on {where}, us p50, p99: {us}; added to the work: {added:.0f} by the prefetcher, {other:.0f} by index_select"
+    late = [f"torch on {where}: the prefetcher adds {added:.0f} us, index_select {other:.0f}"] if added > other else []
+    return {
+        "part": "step",
+        "threads": threads,
+        "us": us,
+        "added": [added, other],
+        "wrong_rows": wrong,
+        "text": text,
+        "behind": late,
+    }
