@@ -133,20 +133,25 @@ def refuse_if_busy(*things: Closing) -> None:
 
 
 @contextmanager
-def ending(undo: Callable[[], object], what: str) -> Iterator[None]:
-    """A with block that ends with `undo`.
+def ending(end: Callable[[], object], what: str) -> Iterator[None]:
+    """A with block that ends with `end`.
 
-    If the block raised and `undo` fails too, the block's exception is kept, with a note that `what` failed.
+    If the block raised and `end` fails too, the block's exception is kept, with a note that `what` failed.
     """
     try:
         yield
     except BaseException as error:
-        try:
-            undo()
-        except Exception as refusal:
-            error.add_note(f"and {what} failed: {refusal}")
+        undo(error, end, what)
         raise
-    undo()
+    end()
+
+
+def undo(error: BaseException, call: Callable[[], object], what: str) -> None:
+    """In an ``except``: take back what was made before `error`, which is raised again and gets a note if that fails."""
+    try:
+        call()
+    except Exception as refusal:
+        error.add_note(f"and {what} failed: {refusal}")
 
 
 # --- who is still there ---------------------------------------------------------------------------------------------

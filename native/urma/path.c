@@ -98,7 +98,7 @@ int obmm_urma_path_kill(struct obmm_urma_path *path, int64_t timeout_ns)
 
 static uint32_t length_of(const struct obmm_urma_batch *batch, uint64_t i)
 {
-	return batch->lengths ? batch->lengths[i] : batch->length;
+	return batch->lengths ? __atomic_load_n(&batch->lengths[i], __ATOMIC_RELAXED) : batch->length;
 }
 
 /* The hardware's bound is not a fence between segments (7.6): nothing outside is ever asked for. */
@@ -120,17 +120,27 @@ static int check(const struct obmm_urma_batch *batch, struct obmm_urma_outcome *
 	return 0;
 }
 
-/* Pieces [from, from + n) as a list; the last one is signalled, behind all others (7.4).  Where the next list's local pieces begin. */
-static uint64_t lay_out(struct obmm_urma_path *path, const struct obmm_urma_batch *batch, uint64_t from, uint32_t n,
-			uint64_t local)
+/*
+ * Pieces [from, from + n) as a list; the last one is signalled, behind all others (7.4).  Moves *local to where the next
+ * list's local pieces begin.  The numbers are the caller's memory, which another thread may have written since they were
+ * checked: each is read once more, and that value is what is checked and posted.
+ */
+static int lay_out(struct obmm_urma_path *path, const struct obmm_urma_batch *batch, uint64_t from, uint32_t n,
+		   uint64_t *local, uint64_t *index)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		struct urma_request *request = &path->requests[i];
+		const uint64_t offset = __atomic_load_n(&batch->offsets[from + i], __ATOMIC_RELAXED);
 		const uint32_t length = length_of(batch, from + i);
 
-		path->remote[i] = (struct urma_piece){ batch->remote + batch->offsets[from + i], length, batch->remote_segment, NULL };
-		path->local[i] = (struct urma_piece){ local, length, batch->local_segment, NULL };
-		local += length;
+		*index = from + i;
+		if (offset > batch->remote_bytes || length > batch->remote_bytes - offset)
+			return -ERANGE;
+		if (length > batch->local + batch->local_bytes - *local)
+			return -ENOSPC;
+		path->remote[i] = (struct urma_piece){ batch->remote + offset, length, batch->remote_segment, NULL };
+		path->local[i] = (struct urma_piece){ *local, length, batch->local_segment, NULL };
+		*local += length;
 		request->opcode = batch->opcode;
 		request->flag = i + 1 < n ? 0 : OBMM_URMA_COMPLETE | OBMM_URMA_COMP_ORDER;
 		request->target = batch->target;
@@ -139,7 +149,8 @@ static uint64_t lay_out(struct obmm_urma_path *path, const struct obmm_urma_batc
 		request->dst = (struct urma_pieces){ batch->opcode == OBMM_URMA_READ ? &path->local[i] : &path->remote[i], 1 };
 		request->next = i + 1 < n ? request + 1 : NULL;
 	}
-	return local;
+	*index = batch->n;
+	return 0;
 }
 
 /* The end of a list of n requests, the first of which is piece `from`. */
@@ -189,7 +200,9 @@ static int run(struct obmm_urma_path *path, const struct obmm_urma_batch *batch,
 			outcome->index = from;
 			return -ESHUTDOWN;
 		}
-		local = lay_out(path, batch, from, n, local);
+		rc = lay_out(path, batch, from, n, &local, &outcome->index);
+		if (rc)
+			return rc;
 		outcome->code = path->post(path->queue, path->requests, &bad);
 		if (outcome->code) {
 			/* what was taken before is unsignalled and never reported (L4) */

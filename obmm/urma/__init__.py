@@ -84,8 +84,9 @@ from obmm.urma.errors import (
 from obmm.urma.library import Library, load
 from obmm.urma.memory import UrmaMemory
 from obmm.urma.publishing import CALLS, FetchedSegment, PublishedSegments, fetch, publish
-from obmm.urma.queue import Queue, TargetSegment
+from obmm.urma.queue import Queue
 from obmm.urma.segment import Segment
+from obmm.urma.target import TargetSegment
 from obmm.urma.ticket import Ticket
 
 __all__ = [

@@ -8,12 +8,15 @@ import contextlib
 import mmap
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.arguments import whole, wrong_type
+from obmm.closing import undo
 from obmm.errors import ObmmError
 from obmm.mapping.buffers import holds_objects
 from obmm.undisturbed import undisturbed
@@ -54,17 +57,24 @@ class Context(Owned):
     def __init__(
         self, device: str | None = None, eid_index: int | None = None, *, library: Library | None = None
     ) -> None:
+        if not isinstance(library, Library | None):
+            raise wrong_type("URMA", "library", library, "what urma.load() returned")
+        if not isinstance(device, str | None):
+            raise wrong_type("URMA", "device", device, "a name (str)")
+        if eid_index is not None:
+            eid_index = whole("URMA", "eid_index", eid_index, low=0, high=(1 << 32) - 1)
         self.library = library or load()
         self._queues: list[Queue] = []
         self._segments: list[Segment] = []
         self._landings: list[tuple[int, int, Segment]] = []
         self._token_id: Any = None
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Between rooms: for what is made and listed; taken after the locks of those that end."""
         self._context: Any = None
         try:
             undisturbed(lambda: self._make(device or os.environ.get(DEVICE), eid_index))
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            undo(error, self.close, "giving back what was made of it")
             raise
 
     def _make(self, device: str | None, eid_index: int | None) -> None:
@@ -88,7 +98,10 @@ class Context(Owned):
         The segment keeps `buffer` alive; closing it revokes.
         """
         self.check()
-        held = ffi.from_buffer(buffer)
+        try:
+            held = ffi.from_buffer(buffer)
+        except (TypeError, BufferError, ValueError) as error:
+            raise UrmaArgumentError.because("register", f"the buffer: {error}", "a contiguous buffer") from None
         address, nbytes = int(ffi.cast("uintptr_t", held)), len(held)
         if holds_objects(buffer):
             raise UrmaArgumentError.because("register", "a buffer of Python objects", "pass bytes, or numbers")
@@ -100,7 +113,8 @@ class Context(Owned):
             )
 
         def make() -> Segment:
-            with self._lock:
+            with self.lock:
+                self._check_usable()
                 segment = Segment(self, self._calls, held, address, nbytes, access)
                 self._segments.append(segment)
                 self._landings.append((address, nbytes, segment))
@@ -113,9 +127,13 @@ class Context(Owned):
         for peers too (`segment_of`).  It lives until the context is closed, or `free` gives it back.
         """
         self.check()
+        nbytes = whole("URMA", "nbytes", nbytes)
         if nbytes <= 0:
             raise UrmaArgumentError.because("buffer", f"{nbytes} bytes", "at least one")
-        pages = mmap.mmap(-1, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        try:
+            pages = mmap.mmap(-1, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        except (OSError, OverflowError) as error:
+            raise UrmaArgumentError.because("buffer", f"{nbytes} bytes: {error}", "what this machine has") from None
         array: NDArray[np.uint8] = np.frombuffer(pages, np.uint8, nbytes)
         self.register(pages, access)
         return array
@@ -151,7 +169,7 @@ class Context(Owned):
 
     def token_id(self) -> Any:
         """Between rooms: for `Segment`, one per context, because allocating is slow and serial in the kernel (6.3)."""
-        with self._lock:
+        with self.lock:
             if self._token_id is None:
                 self._token_id = self._calls.pointer("alloc_token_id", self._context)
             return self._token_id
@@ -168,7 +186,8 @@ class Context(Owned):
         self.check()
 
         def make() -> Queue:
-            with self._lock:
+            with self.lock:
+                self._check_usable()
                 made = Queue(self, self._calls, self._context, depth, list_max, transport, priority)
                 self._queues.append(made)
             return made
@@ -186,17 +205,23 @@ class Context(Owned):
 
     def drop(self, thing: Queue | Segment) -> None:
         """Between rooms: for those, `thing` is gone."""
-        with self._lock:
+        with self.lock:
             self._queues = [each for each in self._queues if each is not thing]
             self._segments = [each for each in self._segments if each is not thing]
             self._landings = [each for each in self._landings if each[2] is not thing]
 
+    def _parts(self) -> Sequence[Owned]:
+        return [*self._queues, *self._segments]
+
     def _end(self) -> None:
-        with self._lock:
-            for queue in tuple(self._queues):
-                queue.close()
-            for segment in tuple(self._segments):
-                segment.close()
+        # without the lock: who closes one of them takes it after that one's own
+        with self.lock:
+            queues, segments = tuple(self._queues), tuple(self._segments)
+        for queue in queues:
+            queue.close()
+        for segment in segments:
+            segment.close()
+        with self.lock:
             if self._token_id is not None:
                 self._calls.status("free_token_id", self._token_id)
                 self._token_id = None

@@ -9,17 +9,19 @@ from typing import Any, Final, Literal
 
 from obmm._native import ffi, lib
 from obmm.arguments import seconds
-from obmm.closing import Closing, tell_of_forks
+from obmm.closing import Closing, tell_of_forks, undo
 from obmm.errors import MappingBusyError, RemoteMemoryError
 from obmm.region.header import RegionHeader
 from obmm.urma.context import Context
 from obmm.urma.errors import UrmaArgumentError, UrmaError
-from obmm.urma.queue import Queue, TargetSegment, failure
+from obmm.urma.queue import Queue, failure
+from obmm.urma.target import TargetSegment
 from obmm.urma.ticket import Ticket
 
 LANDING: Final = 8 << 20
 """Bytes of a list's rows before they are copied to their places."""
 _NOWHERE: Final = (1 << 64) - 1
+_LONGEST: Final = 3600.0
 
 
 class UrmaMemory(Closing):
@@ -57,7 +59,9 @@ class UrmaMemory(Closing):
         self._context = context
         self._ticket = ticket if isinstance(ticket, Ticket) else Ticket.unpack(ticket)
         self._transport, self._timeout = transport, seconds("URMA", "timeout", timeout)
-        self._lock = threading.Lock()
+        if not 0 < self._timeout <= _LONGEST:
+            raise UrmaArgumentError.because("UrmaMemory", f"timeout {timeout} s", f"above 0, at most {_LONGEST:.0f} s")
+        self._lock = threading.RLock()
         self._queue: Queue | None = None
         self._target: TargetSegment | None = None
         self.versioned = header
@@ -70,12 +74,18 @@ class UrmaMemory(Closing):
         self.cached_version: Any = ffi.NULL
         self.recheck: Any = ffi.NULL
         self.gate: Any = ffi.new("struct obmm_gate *")
-        self._reader: Any = ffi.new("struct obmm_urma_reader *")
-        self._reader.version = RegionHeader.CONTENT_VERSION_OFFSET if header else _NOWHERE
-        if lib.obmm_urma_reader_init(self._reader):
+        reader = ffi.new("struct obmm_urma_reader *")
+        reader.version = RegionHeader.CONTENT_VERSION_OFFSET if header else _NOWHERE
+        if lib.obmm_urma_reader_init(reader):
             raise MemoryError
+        self._reader: Any = ffi.gc(reader, lib.obmm_urma_reader_end)
         self._landing = context.buffer(landing)
-        self._connect()
+        self._landed = context.segment_of(self._landing)[0]
+        try:
+            self._connect()
+        except BaseException as error:
+            undo(error, self._landed.close, "giving the landing back")
+            raise
         self._open = True
         tell_of_forks(self)
         self.region = f"urma {self._ticket.generation:016x}"
@@ -115,6 +125,7 @@ class UrmaMemory(Closing):
         queue = self._queue
         if queue is None or not queue.alive:
             with self._lock:
+                self._check_open()
                 if self._queue is None or not self._queue.alive:
                     self._connect()
 
@@ -171,16 +182,16 @@ class UrmaMemory(Closing):
 
     def close(self) -> None:
         """Refuse further gathers, and give queue and landing back.  Idempotent.  MappingBusyError while gathers run."""
-        if not self._open:
-            return
-        if lib.obmm_gate_shut(self.gate, 0):
-            raise MappingBusyError(errno.EBUSY, f"{self!r}: gathers are still running", operation="GATHER")
-        lib.obmm_urma_reader_switch(self._reader, ffi.NULL, ffi.NULL)
-        if self._queue is not None:
-            self._queue.close()
-        self._context.free(self._landing)
-        lib.obmm_urma_reader_end(self._reader)
-        self._open = False
+        with self._lock:
+            if not self._open:
+                return
+            if lib.obmm_gate_shut(self.gate, 0):
+                raise MappingBusyError(errno.EBUSY, f"{self!r}: gathers are still running", operation="GATHER")
+            lib.obmm_urma_reader_switch(self._reader, ffi.NULL, ffi.NULL)
+            if self._queue is not None:
+                self._queue.close()
+            self._landed.close()
+            self._open = False
 
     def __repr__(self) -> str:
         return f"<UrmaMemory {self.nbytes} bytes generation {self._ticket.generation:016x}{'' if self._open else ' closed'}>"
@@ -198,17 +209,18 @@ class UrmaMemory(Closing):
             segment, address, nbytes = self._context.segment_of(self._landing, writable=True)
             way = target.batch(segment, address, nbytes)
             way.timeout_ns = int(self._timeout * 1e9)
-        except BaseException:
-            queue.close()
+        except BaseException as error:
+            undo(error, queue.close, "closing its queue")
             raise
         self._queue, self._target = queue, target
         lib.obmm_urma_reader_switch(self._reader, queue.path, way)
 
     def _read(self, offset: int, size: int) -> bytes:
         self.check()
-        assert self._target is not None
+        target = self._target
+        assert target is not None
         try:
-            return self._target.read(offset, size, self._timeout)
+            return target.read(offset, size, self._timeout)
         except UrmaArgumentError:
             raise
         except UrmaError as error:
@@ -218,7 +230,7 @@ class UrmaMemory(Closing):
                 operation="GATHER",
                 offset=offset - self.address,
                 kind="URMA",
-                peer=self._target.eid,
+                peer=target.eid,
             ) from error
 
     def _refuse_outside(self, offset: int, size: int) -> None:

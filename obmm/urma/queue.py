@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,8 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from obmm._native import ffi as native
 from obmm._native import lib
-from obmm.arguments import seconds, whole
+from obmm.arguments import seconds, whole, wrong_type
 from obmm.causes.urma import code_name
+from obmm.closing import undo
+from obmm.mapping.buffers import array_here
 from obmm.undisturbed import undisturbed
 from obmm.urma.abi import (
     ERR_TIMEOUT,
@@ -21,7 +24,6 @@ from obmm.urma.abi import (
     JETTY_STATE_MASK,
     MIN_RNR_TIMER,
     MODE_RM,
-    ORDER_SHIFT_IMPORT,
     ORDER_SHIFT_JFR,
     POLICY_PLAIN,
     RNR_RETRY,
@@ -32,10 +34,11 @@ from obmm.urma.abi import (
 )
 from obmm.urma.calls import Calls
 from obmm.urma.codes import Status, call_hint
-from obmm.urma.errors import UrmaArgumentError, UrmaError, UrmaQueueDead, UrmaTicketError, UrmaTimeout, of_status
-from obmm.urma.life import Owned
+from obmm.urma.errors import UrmaArgumentError, UrmaError, UrmaQueueDead, UrmaTimeout, of_status
+from obmm.urma.life import Owned, Transfer
 from obmm.urma.segment import Segment, _new_token
-from obmm.urma.ticket import Ticket, show_eid
+from obmm.urma.target import TargetSegment, plain
+from obmm.urma.ticket import Ticket
 
 if TYPE_CHECKING:
     from obmm.urma.context import Context
@@ -76,17 +79,22 @@ class Queue(Owned):
                 f"1 <= list_max <= depth <= {limits['max_jfs_depth']}, the device's limit",
             )
         self.priority, self.priority_guessed = (
-            context.choose_priority(self.transport) if priority is None else (priority, False)
+            context.choose_priority(self.transport)
+            if priority is None
+            else (whole("QUEUE", "priority", priority, low=0, high=15), False)
         )
-        self._context = context
+        self.context = context
         self._targets: list[TargetSegment] = []
         self._kept: list[Any] = []
+        self._owed: list[Segment] = []
+        self.quiet = False
+        """Between rooms: it is being closed, and no batch runs or will run."""
         self._jfc = self._jfr = self._jetty = self._path = None
         self._token = _new_token()
         try:
             self._make(pointer, limits["max_jfc_depth"])
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            undo(error, self.close, "giving back what was made of it")
             raise
 
     def _make(self, context: Any, most: int) -> None:
@@ -118,8 +126,8 @@ class Queue(Owned):
         result = lib.obmm_urma_path_create(
             calls.address("urma_post_jetty_send_wr"),
             calls.address("urma_poll_jfc"),
-            _plain(self._jetty),
-            _plain(self._jfc),
+            plain(self._jetty),
+            plain(self._jfc),
             self.depth,
             self.list_max,
             made,
@@ -139,8 +147,10 @@ class Queue(Owned):
         wanted = Ticket.unpack(ticket) if not isinstance(ticket, Ticket) else ticket
 
         def make() -> TargetSegment:
-            target = TargetSegment(self, self._calls, self._context._context, wanted)
-            self._targets.append(target)
+            with self.context.lock:
+                self._check_usable()
+                target = TargetSegment(self, self._calls, self.context._context, wanted)
+                self._targets.append(target)
             return target
 
         return undisturbed(make)
@@ -197,12 +207,36 @@ class Queue(Owned):
         timeout: float,
     ) -> int:
         self.check()
+        if not isinstance(target, TargetSegment):
+            raise wrong_type("URMA", "target", target, "what Queue.attach returned")
         target.check()
         if target.queue is not self:
             raise UrmaArgumentError.because(operation, "a target of another queue", "attach the ticket to this one")
         places, sizes = pieces(operation, offsets, lengths)
-        segment, address, nbytes = self._context.segment_of(buffer, operation, writable=opcode == READ)
-        batch = target.batch(segment, address, nbytes)
+        segment, address, nbytes = self.context.segment_of(buffer, operation, writable=opcode == READ)
+        transfer = Transfer()
+        try:
+            with self.context.lock:  # from now on none of them goes away under it
+                for used in (self, target, segment):
+                    used._check_usable()
+                    used._transfers.add(transfer)
+            batch = target.batch(segment, address, nbytes)
+            return self._run(operation, opcode, target, batch, places, sizes, timeout, segment, buffer)
+        finally:
+            del transfer
+
+    def _run(
+        self,
+        operation: str,
+        opcode: int,
+        target: TargetSegment,
+        batch: Any,
+        places: NDArray[np.uint64],
+        sizes: int | NDArray[np.uint32],
+        timeout: float,
+        segment: Segment,
+        buffer: Any,
+    ) -> int:
         batch.opcode, batch.n = opcode, len(places)
         batch.offsets = native.cast("uint64_t *", places.ctypes.data)
         if isinstance(sizes, int):
@@ -222,16 +256,35 @@ class Queue(Owned):
             raise failure(operation, result, outcome, self, target, places, sizes)
         return sizes * len(places) if isinstance(sizes, int) else int(sizes.sum(dtype=np.uint64))
 
+    def give_back(self, landing: Segment) -> None:
+        """Between rooms: close `landing`, now, or with this queue if that is dead and may still write there."""
+        if not self.alive and self._jetty is not None:
+            self._owed.append(landing)
+        else:
+            landing.close()
+
+    @property
+    def gone(self) -> bool:
+        """Between rooms: it writes nowhere any more."""
+        return self._jetty is None
+
     def drop(self, target: TargetSegment) -> None:
         """Between rooms: for that, `target` is gone."""
-        self._targets = [each for each in self._targets if each is not target]
+        with self.context.lock:
+            self._targets = [each for each in self._targets if each is not target]
+
+    def _parts(self) -> Sequence[Owned]:
+        return tuple(self._targets)
 
     def _end(self) -> None:
         if self._path is not None and lib.obmm_urma_path_kill(self._path, int(5e9)):
             raise UrmaError(
                 errno.EBUSY, f"{self!r}: a batch is still under way; fix: close it again later", errno=errno.EBUSY
             )
-        for target in tuple(self._targets):
+        self.quiet = True
+        with self.context.lock:
+            targets = tuple(self._targets)
+        for target in targets:
             target.close()
         if self._jetty is not None:
             self._drain()
@@ -244,7 +297,10 @@ class Queue(Owned):
             self._calls.status("delete_jfc", self._jfc)
             self._jfc = None
         self._kept.clear()
-        self._context.drop(self)
+        while self._owed:
+            self._owed[-1].close()
+            self._owed.pop()
+        self.context.drop(self)
 
     def _drain(self) -> None:
         """State ERROR, then everything up to the marker; a queue that never sends it is deleted anyway (7.5)."""
@@ -267,99 +323,6 @@ class Queue(Owned):
         return f"<urma.Queue {self.transport.name} priority {self.priority}{guess} depth {self.depth} lists of {self.list_max}{state}>"
 
 
-class TargetSegment(Owned):
-    """A peer's segment, reached over `queue`.  Made by `Queue.attach`."""
-
-    def __init__(self, queue: Queue, calls: Calls, context: Any, ticket: Ticket) -> None:
-        super().__init__(calls)
-        self.queue = queue
-        self.nbytes, self.generation = ticket.length, ticket.generation
-        self.eid = show_eid(ticket.eid)
-        self.writable = bool(ticket.attr >> 5 & 4)
-        self._va = ticket.va
-        self._segment = self._jetty = None
-        if ticket.standin != (calls.library.standin is not None):
-            kinds = ("real hardware", "a stand-in")
-            raise UrmaTicketError(
-                errno.EXDEV,
-                f"urma.attach: a ticket of {kinds[ticket.standin]}, and this process has {calls.library}; fix: both sides the same",
-                errno=errno.EXDEV,
-                operation="attach",
-                name="EXDEV",
-                hint="use the same kind of library on both sides",
-            )
-        try:
-            self._import(context, ticket)
-        except BaseException:
-            self.close()
-            raise
-
-    def _import(self, context: Any, ticket: Ticket) -> None:
-        seg, token = ffi.new("urma_seg_t *"), ffi.new("urma_token_t *")
-        place = ticket.eid + ticket.uasid.to_bytes(4, "little") + ticket.va.to_bytes(8, "little")
-        ffi.memmove(seg.ubva, place, len(place))
-        seg.len, seg.attr, seg.token_id = ticket.length, ticket.attr, ticket.token_id
-        token.token = ticket.token
-        self._segment = self._calls.pointer("import_seg", context, seg, token, 0, 0, eid=show_eid(ticket.eid))
-        remote = ffi.new("urma_rjetty_t *")
-        remote.jetty_id.eid.raw = ticket.target_eid
-        remote.jetty_id.uasid, remote.jetty_id.id = ticket.target_uasid, ticket.target_id
-        remote.trans_mode, remote.type, remote.tp_type = MODE_RM, ticket.target_type, ticket.tp_type
-        remote.flag = POLICY_PLAIN | ticket.order_type << ORDER_SHIFT_IMPORT
-        token.token = ticket.target_token
-        self._jetty = self._calls.pointer("import_jetty", context, remote, token, eid=show_eid(ticket.target_eid))
-
-    def read_many(self, offsets: ArrayLike, lengths: ArrayLike, out: Any, timeout: float = 1.0) -> int:
-        """`Queue.read_many` of this segment."""
-        return self.queue.read_many(self, offsets, lengths, out, timeout)
-
-    def write_many(self, offsets: ArrayLike, lengths: ArrayLike, data: Any, timeout: float = 1.0) -> int:
-        """`Queue.write_many` of this segment; `offsets` and `lengths` ``[n]`` in bytes, `timeout` in seconds."""
-        return self.queue.write_many(self, offsets, lengths, data, timeout)
-
-    def read(self, offset: int, length: int, timeout: float = 1.0) -> bytes:
-        """A copy of `length` bytes at `offset` within `timeout` seconds, over a landing of its own; UrmaArgumentError
-        outside of it.
-        """
-        self.check()
-        if not 0 <= offset <= self.nbytes or not 0 <= length <= self.nbytes - offset:
-            raise UrmaArgumentError.because(
-                "read", f"[{offset}, {offset + length}) of a segment of {self.nbytes} bytes", "stay inside it", 0
-            )
-        if not length:
-            return b""
-        context = self.queue._context
-        landing = context.buffer(length)
-        try:
-            self.read_many([offset], length, landing, timeout)
-            return landing.tobytes()
-        finally:
-            if self.queue.alive:
-                context.free(landing)
-
-    def batch(self, segment: Segment, address: int, nbytes: int) -> Any:
-        """Between rooms: ``struct obmm_urma_batch *`` between this segment and local bytes; pieces and deadline are the
-        caller's.
-        """
-        batch = native.new("struct obmm_urma_batch *")
-        batch.target, batch.remote_segment = _plain(self._jetty), _plain(self._segment)
-        batch.remote, batch.remote_bytes = self._va, self.nbytes
-        batch.local_segment, batch.local, batch.local_bytes = _plain(segment.pointer), address, nbytes
-        return batch
-
-    def _end(self) -> None:
-        if self._jetty is not None:
-            self._calls.status("unimport_jetty", self._jetty)
-            self._jetty = None
-        if self._segment is not None:
-            self._calls.status("unimport_seg", self._segment)
-            self._segment = None
-        self.queue.drop(self)
-
-    def __repr__(self) -> str:
-        return f"<urma.TargetSegment {self.nbytes} bytes at {self.eid} generation {self.generation:016x}{' closed' if self.closed else ''}>"
-
-
 def pieces(operation: str, offsets: Any, lengths: Any) -> tuple[NDArray[np.uint64], int | NDArray[np.uint32]]:
     """Offsets, and one length or as many, in the form that native code takes."""
     places = _numbers(operation, "offsets", offsets, 1 << 64)
@@ -377,7 +340,10 @@ def pieces(operation: str, offsets: Any, lengths: Any) -> tuple[NDArray[np.uint6
 
 
 def _numbers(operation: str, what: str, given: Any, limit: int) -> NDArray[Any]:
-    array = np.asarray(given)
+    try:
+        array = array_here(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UrmaArgumentError.because(operation, f"{what}: {error}", "whole numbers, shape [n]") from None
     if array.size == 0:
         return np.empty(0, np.uint64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
@@ -443,8 +409,3 @@ def _transport(name: str) -> Transport:
         return Transport[name.upper()]
     except (KeyError, AttributeError):
         raise UrmaArgumentError.because("queue", f"transport {name!r}", '"ctp" or "rtp"') from None
-
-
-def _plain(pointer: Any) -> Any:
-    """A pointer of the library as native code takes it."""
-    return native.cast("void *", int(ffi.cast("uintptr_t", pointer)))

@@ -36,7 +36,7 @@ class Segment(Owned):
     def __init__(
         self, context: Context, calls: Calls, held: Any, address: int, nbytes: int, access: AccessName
     ) -> None:
-        if access not in _ACCESS:
+        if not isinstance(access, str) or access not in _ACCESS:
             raise UrmaArgumentError.because("register", f"access {access!r}", '"local", "r" or "rw"')
         super().__init__(calls)
         self.address, self.nbytes, self.access = address, nbytes, access
@@ -62,7 +62,12 @@ class Segment(Owned):
             raise UrmaArgumentError.because(
                 "ticket", "a segment for this side only", 'register it with access "r" or "rw"'
             )
-        seg = self.pointer.seg
+        if getattr(queue, "context", None) is not self._context:
+            raise UrmaArgumentError.because("ticket", f"{queue!r}", "a queue of this segment's context")
+        pointer = self.pointer
+        if pointer is None:
+            raise self._is_closed()
+        seg = pointer.seg
         place = bytes(ffi.buffer(seg.ubva))
         return Ticket(
             standin=self._calls.library.standin is not None,
@@ -83,11 +88,12 @@ class Segment(Owned):
         self._busy.append(queue)
 
     def _end(self) -> None:
-        self._busy = [queue for queue in self._busy if not queue.closed]
+        self._busy = [queue for queue in self._busy if not queue.gone]
         if self._busy:
             raise MappingBusyError(
                 errno.EBUSY, f"{self!r} may still be written to by {self._busy[0]!r}; fix: close that queue first"
             )
+        self._wait_for_transfers()
         if self.pointer is not None:
             self._calls.status("unregister_seg", self.pointer)
             self.pointer = None

@@ -82,6 +82,8 @@ class Ticket:
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Self:
         """The ticket in the 128 bytes `data`; UrmaTicketError with the reason for anything else."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise _bad(f"{type(data).__name__} instead of bytes")
         raw = bytes(data)
         if len(raw) != cls.BYTES:
             raise _bad(f"{len(raw)} bytes, a ticket has {cls.BYTES}")
