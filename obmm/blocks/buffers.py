@@ -17,7 +17,7 @@ from obmm.arguments import listed, whole
 from obmm.blocks.errors import refused
 from obmm.closing import Owner
 from obmm.mapping import guard
-from obmm.mapping.buffers import holds_objects
+from obmm.mapping.buffers import array_here, holds_objects
 
 _identities = itertools.count(1 << 48)  # of ranges that are not mappings
 _MOST = (1 << 32) - 1
@@ -185,9 +185,9 @@ class Pieces(Owner):
 
 
 def _array(given: Any, kind: type[np.integer[Any]], name: str) -> npt.NDArray[Any]:
-    """A contiguous copy or view of whole numbers that fit."""
+    """A contiguous copy of whole numbers that fit: no other thread writes it while native code reads it."""
     try:
-        flat = np.ascontiguousarray(np.asarray(given).reshape(-1))
+        flat = np.ascontiguousarray(array_here(given).reshape(-1))
         wrong = "" if flat.dtype.kind in "iu" else f"of {flat.dtype}"
         if (
             not wrong
@@ -199,4 +199,4 @@ def _array(given: Any, kind: type[np.integer[Any]], name: str) -> npt.NDArray[An
         wrong = str(error)
     if wrong:
         raise refused(f"{name} is not an array of whole numbers: {wrong}", "a NumPy array or a list of ints")
-    return flat.astype(kind, copy=False)
+    return flat.astype(kind)

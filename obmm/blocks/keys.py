@@ -8,8 +8,11 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from obmm.arguments import listed
 from obmm.blocks.errors import refused
+from obmm.mapping.buffers import array_here
 
 HASH_BYTES = 16
 MOST_KEY_BYTES = 64 << 10
@@ -61,6 +64,8 @@ class Namespace:
 
 def check_keys(keys: Iterable[Key]) -> list[Key]:
     """The keys as a list; ObmmArgumentError for one that is neither bytes nor text, or has more than 64 KiB."""
+    if isinstance(keys, np.ndarray):
+        keys = array_here(keys).tolist()
     checked: list[Key] = listed("BLOCKS", "keys", keys, "keys, each of them bytes or text")
     kinds = set(map(type, checked))
     plain = kinds <= {bytes} or (kinds == {str} and all(key.isascii() for key in checked))

@@ -14,6 +14,7 @@ from obmm.errors import ObmmArgumentError
 from obmm.exchange.array_manifest import ArrayManifest
 from obmm.exchange.dtypes import is_foreign
 from obmm.exchange.torch_types import tensor_from
+from obmm.mapping.buffers import array_here
 from obmm.mapping.mapping import Mapping
 from obmm.region.imported import ImportedRegion
 
@@ -112,7 +113,11 @@ class RemoteTable(Closing):
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """A new array: a row for a number, rows for a slice or for ids of any shape (list, array, tensor)."""
         if isinstance(key, slice):
-            return self._slice(*key.indices(len(self)))
+            try:
+                first, stop, step = key.indices(len(self))
+            except (TypeError, ValueError) as error:
+                raise _refused(f"{key}: {error}", "a slice of whole numbers, of a step that is not 0") from None
+            return self._slice(first, stop, step)
         if isinstance(key, int | np.integer) and not isinstance(key, bool | np.bool_):
             number = int(key)
             length = len(self)
@@ -242,7 +247,12 @@ def _numbers(ids: Any) -> npt.NDArray[Any]:
     """Row numbers from whatever a caller has; a tensor may lie on a device."""
     if hasattr(ids, "detach"):
         ids = ids.detach().cpu().numpy()
-    wanted = np.asarray(ids)
+    if type(ids) is tuple:
+        raise _refused(f"{len(ids)} indices, and only rows are indexed", "table[row][i], or a list of rows")
+    try:
+        wanted = array_here(ids)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _refused(f"rows are named by integers: {error}", "a number, a slice, or an array of numbers") from None
     if wanted.dtype == np.bool_ or (wanted.dtype.kind not in "iu" and wanted.size):
         kind = f"{wanted.dtype} {list(wanted.shape)}" if wanted.ndim else type(ids).__name__
         raise _refused(f"rows are named by integers, not by {kind}", "np.flatnonzero(mask) makes numbers of a mask")

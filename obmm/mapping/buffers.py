@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 from typing import Any
 
@@ -14,6 +15,7 @@ from obmm.arguments import wrong_type
 from obmm.errors import ObmmArgumentError, RemoteMemoryError
 from obmm.mapping.guard import fault_kind
 
+_COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
 _BYTES, _from_buffer = ffi.typeof("char[]"), ffi.from_buffer
 
 
@@ -52,8 +54,44 @@ def holds_objects(buffer: Any) -> bool:
     from them are addresses of this process."""
     if type(buffer) is bytearray:
         return False
-    owner = buffer if isinstance(buffer, np.ndarray) else memoryview(buffer).obj
-    return isinstance(owner, np.ndarray) and owner.dtype.hasobject
+    if isinstance(buffer, np.ndarray):
+        return bool(buffer.dtype.hasobject)
+    owner = memoryview(buffer).obj  # a view's own format may be a cast one
+    if isinstance(owner, np.ndarray):
+        return bool(owner.dtype.hasobject)
+    return _of_references(owner)
+
+
+def _of_references(owner: Any) -> bool:
+    """Whether a ctypes object, an array or structure however deep, has fields of Python references."""
+    kinds: list[Any] = [type(owner)] if isinstance(owner, _COMPOUND) else []
+    while kinds:
+        kind = kinds.pop()
+        if issubclass(kind, ctypes.py_object):
+            return True
+        if issubclass(kind, ctypes.Array):
+            kinds.append(kind._type_)
+        elif issubclass(kind, _COMPOUND):
+            kinds.extend(field[1] for base in kind.__mro__ for field in vars(base).get("_fields_", ()))
+    return False
+
+
+def array_here(given: Any) -> NDArray[Any]:
+    """``np.asarray(given)`` that NumPy may read: what lies in a view of a mapping is a guarded copy, also in a list of views.
+
+    RemoteMemoryError if such memory is gone; what ``np.asarray`` raises for what is no array.
+    """
+    if type(given) in (list, tuple) and given and not isinstance(given[0], int | float):
+        try:
+            given = [array_here(each) if _may_be_remote(each) else each for each in given]
+        except RecursionError:
+            raise ValueError("a list that is nested too deeply") from None
+    return brought_here(np.asarray(given))
+
+
+def _may_be_remote(thing: Any) -> bool:
+    """Whether its numbers may lie in memory of another's, or a list in it has such ones."""
+    return isinstance(thing, np.ndarray | memoryview | list | tuple) or hasattr(thing, "__array_interface__")
 
 
 def brought_here(array: NDArray[Any]) -> NDArray[Any]:

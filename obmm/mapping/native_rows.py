@@ -19,7 +19,7 @@ from obmm.arguments import U64
 from obmm.closing import Owner
 from obmm.driver.modelled import ModelledFabric
 from obmm.errors import ObmmArgumentError
-from obmm.mapping.buffers import brought_here
+from obmm.mapping.buffers import array_here, brought_here
 from obmm.mapping.delay import native_delay
 
 _ID_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
@@ -83,7 +83,7 @@ class NativeTable(Owner):
 def row_numbers(ids: npt.ArrayLike) -> npt.NDArray[Any]:
     """`ids`, numbers of rows in any shape, as contiguous int32 or int64; ObmmArgumentError for what is none."""
     try:
-        found = np.asarray(ids)
+        found = np.asarray(ids) if type(ids) is np.ndarray else array_here(ids)
     except (TypeError, ValueError, OverflowError) as error:
         raise _no_numbers(f"that are not an array: {error}") from None
     if found.dtype not in _ID_TYPES or not found.flags.c_contiguous:

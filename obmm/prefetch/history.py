@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from obmm.errors import ObmmArgumentError
-from obmm.mapping.buffers import brought_here
+from obmm.mapping.buffers import array_here
 
 _NOBODY = 0  # the row of requests that were never seen: no tokens
 
@@ -61,7 +61,7 @@ class History:
 
         `position`: where the caller thinks that they start; checked when given.
         """
-        new = np.asarray(brought_here(np.asarray(tokens)), dtype=np.int64).ravel()
+        new = np.asarray(array_here(tokens), dtype=np.int64).ravel()
         self.extend_batch([request], new, [0, len(new)], None if position is None else [position])
 
     def extend_batch(
@@ -76,8 +76,8 @@ class History:
         `positions`, where the caller thinks that each request's tokens start, are checked when given: a name that
         another request used before is noticed (condition 5).
         """
-        new = np.asarray(brought_here(np.asarray(tokens)), dtype=np.int64)
-        starts = np.asarray(brought_here(np.asarray(request_starts)), dtype=np.int64)
+        new = np.asarray(array_here(tokens), dtype=np.int64)
+        starts = np.asarray(array_here(request_starts), dtype=np.int64)
         counts = np.diff(starts)
         if len(counts) != len(requests) or starts[0] != 0 or starts[-1] != len(new) or (counts < 0).any():
             raise _refused(
@@ -111,7 +111,7 @@ class History:
 
         `counts`: how many of each, ``[R]``.  ObmmArgumentError when one has fewer to give back.
         """
-        back = np.asarray(brought_here(np.asarray(counts)), dtype=np.int64)
+        back = np.asarray(array_here(counts), dtype=np.int64)
         rows = np.array([self._known_row(request) for request in requests], dtype=np.int64)
         length, known = self._length[rows], self._known[rows]
         least = np.where(known == length, 0, self._back)
@@ -204,7 +204,7 @@ class History:
         return np.array([self._row.get(request, _NOBODY) for request in requests], dtype=np.int64)
 
     def _check_positions(self, requests: Sequence[Hashable], positions: ArrayLike, fix: str, rule: str) -> None:
-        given, ours = brought_here(np.asarray(positions)), self._length[self._seen(requests)]
+        given, ours = array_here(positions), self._length[self._seen(requests)]
         if given.shape != ours.shape:
             raise _refused(f"{given.shape} positions for {len(requests)} requests", "pass one each", "13.5")
         wrong = given != ours

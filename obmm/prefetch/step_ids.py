@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from obmm.mapping.buffers import brought_here
+from obmm.mapping.buffers import array_here
 from obmm.prefetch.failures import refused
 from obmm.prefetch.flight import PrefetchLayer
 
@@ -50,7 +50,8 @@ def first_outside(
     `ids` as `per_layer` was given them: an array is looked through in one call.
     """
     if isinstance(ids, np.ndarray):
-        least, most = ids.min(), ids.max(axis=(0, 2))
+        numbers = array_here(ids)
+        least, most = numbers.min(), numbers.max(axis=(0, 2))
     else:
         least = min(int(layer_ids.min()) for layer_ids in found)
         most = np.array([layer_ids.max() for layer_ids in found])
@@ -68,6 +69,6 @@ def first_outside(
 def _array(ids: Any) -> NDArray[Any]:
     """`ids` without a copy where it can be had, a tensor too."""
     try:
-        return brought_here(np.asarray(ids))
+        return array_here(ids)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise refused(f"ids: {type(ids).__name__}: {error}", "int32 or int64 numbers in host memory", "13.4") from error

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from obmm.errors import ObmmArgumentError
-from obmm.mapping.buffers import brought_here
+from obmm.mapping.buffers import array_here
 from obmm.prefetch.bfloat16 import to_bfloat16_bits
 
 Float = Literal["float32", "bfloat16"]
@@ -32,7 +32,7 @@ def as_float32(table: Any) -> NDArray[np.float32]:
     """A table ``[rows, dim]`` from a torch tensor (any device, any float type), an array, or nested lists."""
     if hasattr(table, "detach"):
         table = table.detach().cpu().float().numpy()
-    array = np.ascontiguousarray(brought_here(np.asarray(table)), dtype=np.float32)
+    array = np.ascontiguousarray(array_here(table), dtype=np.float32)
     if array.ndim != 2 or not array.size:
         raise ObmmArgumentError.because(
             "POOL", errno.EINVAL, f"a table of shape {array.shape}", "pass [rows, dim]", "Engram specification 8.1"
@@ -49,7 +49,7 @@ def as_ids(row_ids: Any) -> NDArray[np.int64]:
                 raise _not_whole(row_ids.dtype)  # bfloat16 has no NumPy type to say this with
             row_ids = row_ids.long()
         row_ids = row_ids.numpy()
-    ids = brought_here(np.asarray(row_ids))
+    ids = array_here(row_ids)
     if ids.size and ids.dtype.kind not in "iu":
         raise _not_whole(ids.dtype)
     return np.ascontiguousarray(ids.ravel(), dtype=np.int64)

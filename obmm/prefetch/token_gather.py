@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from obmm._native import ffi, lib
+from obmm.mapping.buffers import array_here
 from obmm.prefetch.failures import refused
 from obmm.prefetch.hashing.hasher import NgramHasher
 from obmm.prefetch.hashing.ngram_native import NativeEngram, NativePoly
@@ -54,7 +55,7 @@ class TokenGather(StreamGather):
                 'use at least one token, a layer of the hasher, and a hasher with impl="c"',
                 "13.5",
             )
-        starts = np.arange(tokens + 1) if request_starts is None else np.asarray(request_starts)
+        starts = np.arange(tokens + 1) if request_starts is None else array_here(request_starts)
         self._starts: NDArray[np.int64] = np.ascontiguousarray(starts, np.int64)
         if self._starts.ndim != 1 or self._starts[0] or self._starts[-1] != tokens or (np.diff(self._starts) < 0).any():
             raise refused(

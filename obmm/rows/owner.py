@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from obmm.arguments import whole
 from obmm.closing import Closing
-from obmm.mapping.buffers import brought_here
+from obmm.mapping.buffers import array_here
 from obmm.rows import canary
 from obmm.rows.errors import refused
 from obmm.rows.heartbeat import INTERVAL, Heartbeat
@@ -40,7 +40,7 @@ class OwnerSide(Closing):
         """
         spec = self._spec(table)
         at = whole("POPULATE", "at", at)
-        data = np.ascontiguousarray(brought_here(np.asarray(rows)))
+        data = np.ascontiguousarray(array_here(rows))
         if data.dtype.hasobject:
             raise refused(f"rows of dtype {data.dtype}", "numbers, or bytes")
         data = data.reshape(data.shape[0], -1).view(np.uint8) if data.size else np.empty((0, spec.row_bytes), np.uint8)

@@ -232,3 +232,16 @@ def test_many_threads_read_one_table(world):
 def test_M4_it_is_not_copied(world):
     with pytest.raises(obmm.ObmmError, match="copied"):
         copy.copy(world.open(WORDS))
+
+
+CYCLE: list[object] = []
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize(
+    "key", [[[1], [2, 3]], (1, 2), slice(None, "a"), slice(None, None, 0), CYCLE, [[2**70]]], ids=repr
+)
+def test_what_names_no_rows_is_refused(world, key):
+    table = world.open(WORDS)
+    with pytest.raises(ObmmArgumentError):
+        table[key]

@@ -19,6 +19,9 @@ import numpy as np
 import obmm
 from obmm.emulator.control import ControlClient
 from obmm.prefetch import PolyHasher
+from obmm.blocks import Pieces
+from obmm.exchange import ArrayManifest, connect, serve
+from obmm.prefetch import EngramPrefetcher, PrefetchLayer
 from obmm.rows import Manifest, RowStore, TableSpec
 
 BOTH = (signal.SIGBUS, signal.SIGSEGV)
@@ -61,7 +64,7 @@ UNSEEN = {
     "bound_disabled": lambda: (bound_enable(), bound_disable()),
 }
 
-device, socket, way = sys.argv[1:]
+device, socket, way, journal = sys.argv[1:]
 a = obmm.open(device)
 if way in BEFORE:
     BEFORE[way]()
@@ -79,6 +82,14 @@ ids, out = np.array([1, 2, 3]), np.empty((3, 64), "u1")
 prepared = store.prepare("t", ids, out)
 dead, hasher = m.as_numpy("<i8", (64,)), PolyHasher(1000, 500, 3, 2, None)
 dead_out = np.empty((64, 64), "u1")
+b = obmm.open(device.replace("#a", "#b"))
+array = ArrayManifest(np.dtype("<f4"), (1000, 16)).to_json()
+served = {"good": (other, array), "gone": (region, array)}
+server = serve(served, host="127.0.0.1", port=0, plain=True, journal=journal)
+peer = connect(f"127.0.0.1:{server.port}", plain=True)
+table, lost = peer.open("good", b), peer.open("gone", b)
+at, layer = dead_out.ctypes.data, PrefetchLayer(1, "t", 1)
+prefetcher = EngramPrefetcher(good_store, [layer], 64)
 
 CALLS = {
     "load": lambda: m.load("<u8", 0),
@@ -103,6 +114,20 @@ CALLS = {
     "target": lambda: good.read_into(m.as_numpy("u1", (64,), writable=True)),
     "populate": lambda: good_store.populate("t", dead.reshape(-1, 8)[:4]),
     "tokens": lambda: hasher.hash(dead, [0, len(dead)]),
+    "tokens in a list of views": lambda: hasher.hash([dead[:8], dead[8:16]], [0, 8, 16]),
+    "ids in a list of views": lambda: good_rows.gather([dead[:2], memoryview(dead[2:4])]),
+    "remote table": lambda: lost.gather([1, 2]),
+    "remote table, a slice": lambda: lost[3:9],
+    "remote table, all": lambda: np.asarray(lost),
+    "remote table's ids": lambda: table.gather(dead),
+    "remote table's ids of 32 bits": lambda: table.gather(dead.view(np.int32)),
+    "remote table's ids without a sign": lambda: table.gather(dead.view(np.uint64)),
+    "remote table's out": lambda: table.gather([1], m.as_numpy("<f4", (1, 16), writable=True)),
+    "addresses of blocks": lambda: Pieces.of_addresses(4, dead.view(np.uint64)[:4], 64),
+    "sizes of blocks": lambda: Pieces.of_addresses(4, [at] * 4, dead.view(np.uint32)[:4]),
+    "slots of blocks": lambda: Pieces.of_slots(at, 64, dead[:4], 64),
+    "ids of a prefetcher": lambda: prefetcher.begin([dead.reshape(-1, 1)], 64, 64),
+    "ids of a prefetcher's array": lambda: prefetcher.begin(dead.reshape(-1, 1, 1), 64, 64),
 }
 with ControlClient(socket) as control:
     control.request("inject", node="a", fault="revoke", arguments={"mem_id": region.mem_id})
@@ -147,14 +172,14 @@ WAYS = [
 
 @pytest.fixture(scope="module")
 def fabric():
-    with emulator.start(nodes=1) as fabric:
+    with emulator.start(nodes=2) as fabric:
         yield fabric
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_guarded_call_raises(fabric, way):
+def test_every_guarded_call_raises(fabric, way, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-P", "-c", CALLS, fabric.device("a"), fabric.socket, way],
+        [sys.executable, "-P", "-c", CALLS, fabric.device("a"), fabric.socket, way, str(tmp_path / "leases.journal")],
         capture_output=True,
         text=True,
         timeout=60,

@@ -6,6 +6,7 @@ Never by a bare Python error, never after something was touched.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from obmm import ClosedError, Device, MappingBusyError, ObmmArgumentError, ObmmError, OwnershipError
+from obmm.blocks import Pieces
 from obmm.mapping import Memory, Strip
 from obmm.rows import GatherEngine, Manifest, RowStore, TableSpec
 from obmm.sdk import ObjectMemory
@@ -21,6 +23,26 @@ from obmm.sdk import ObjectMemory
 MIB = 1 << 20
 ROW = 64
 OBJECTS = np.array([1, 2], object)
+
+
+class Inner(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_long), ("thing", ctypes.py_object))
+
+
+class Outer(ctypes.Structure):
+    _fields_ = (("Offset", ctypes.c_long), ("inner", Inner * 2))
+
+
+class Plain(ctypes.Structure):
+    _fields_ = (("Offset", ctypes.c_long), ("O", ctypes.c_double * 3))
+
+
+REFERENCES = {
+    "py_object": ctypes.py_object * 2,
+    "structure": Inner,
+    "structure in a structure": Outer,
+}
+"""What ctypes has of them; a view may say that it is of bytes."""
 
 Make = Callable[[ExitStack, Device, str, str], Memory]
 
@@ -338,3 +360,29 @@ def test_the_header_of_the_first_region_is_published_for_all_of_a_strip(a):
             assert memory.right.letter == "R"
         with first.map("r") as mapping:
             assert mapping.read(first.nbytes - 2, 2) == b"se"
+
+
+@pytest.mark.parametrize("kind", REFERENCES)
+@pytest.mark.parametrize("cast", [False, True])
+def test_memory_of_python_references_is_neither_shown_nor_overwritten(make, kind, cast):
+    mapping = make()
+    thing = REFERENCES[kind]()
+    buffer = memoryview(thing).cast("B") if cast else thing
+    before = bytes(thing)
+    for call in (
+        lambda: mapping.write(0, buffer),
+        lambda: mapping.read_into(buffer, 0),
+        lambda: mapping.rows(8).gather(np.zeros(len(before) // 8, np.int64), buffer),
+        lambda: Pieces.of_buffers(1, [buffer], writable=True),
+    ):
+        with pytest.raises(ObmmArgumentError, match="Python objects"):
+            call()
+    assert bytes(thing) == before
+
+
+def test_structures_of_numbers_are_memory_like_any(make):
+    mapping = make()
+    there, back = Plain(7, (1.0, 2.0, 3.0)), Plain()
+    mapping.write(0, there)
+    mapping.read_into(back, 0)
+    assert bytes(back) == bytes(there)

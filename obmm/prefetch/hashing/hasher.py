@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from obmm.mapping.buffers import brought_here
+from obmm.mapping.buffers import array_here
 from obmm.prefetch.hashing.geometry import layers_of, number
 from obmm.prefetch.hashing.ngram_native import NativeEngram, NativePoly
 from obmm.prefetch.hashing.ngram_numpy import NumpyEngram, NumpyPoly, OutsideVocabularyError
@@ -72,12 +72,12 @@ class NgramHasher:
     def _checked(
         self, tokens: ArrayLike, request_starts: ArrayLike, history: ArrayLike | None, dead: ArrayLike | None
     ) -> Batch:
-        ids = np.ascontiguousarray(brought_here(np.asarray(tokens)))
+        ids = np.ascontiguousarray(array_here(tokens))
         if ids.size == 0:
             ids = ids.astype(np.int64)
         if ids.ndim != 1 or ids.dtype not in (np.int32, np.int64):
             raise refused(f"tokens is {ids.dtype} {ids.shape}", "pass int32 or int64 [T]", "13.5")
-        starts = np.ascontiguousarray(brought_here(np.asarray(request_starts)), dtype=np.int64)
+        starts = np.ascontiguousarray(array_here(request_starts), dtype=np.int64)
         if starts.ndim != 1 or len(starts) < 1 or starts[0] != 0 or starts[-1] != len(ids):
             raise refused(
                 f"request_starts does not run from 0 to T={len(ids)}", "pass [R+1] places, the last one T", "13.5"
@@ -85,7 +85,7 @@ class NgramHasher:
         if len(starts) > 2 and (starts[1:] < starts[:-1]).any():
             raise refused("request_starts falls", "list the requests in the order of their tokens", "13.5")
         if history is not None:
-            history = np.ascontiguousarray(brought_here(np.asarray(history)), dtype=np.int64)
+            history = np.ascontiguousarray(array_here(history), dtype=np.int64)
             if history.shape != (len(starts) - 1, self.order - 1):
                 raise refused(
                     f"history is {history.shape}",
@@ -93,7 +93,7 @@ class NgramHasher:
                     "13.5",
                 )
         if dead is not None:
-            dead = np.ascontiguousarray(brought_here(np.asarray(dead)), dtype=np.bool_)
+            dead = np.ascontiguousarray(array_here(dead), dtype=np.bool_)
             if dead.shape != ids.shape:
                 raise refused(f"dead is {dead.shape}", f"pass one bool per token, {ids.shape}", "13.5")
         return Batch(ids, starts, history, dead)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from obmm.arguments import whole
 from obmm.errors import ObmmArgumentError
+from obmm.mapping.buffers import array_here
 from obmm.prefetch.hashing.geometry import EngramLayer, bad_manifest, layers_of, number
 
 IdSpace = Literal["flat", "local"]
@@ -111,7 +112,7 @@ def _effective_map(manifest: Mapping[str, Any], token_map: NDArray[Any] | None) 
             raise refused("dead_ids without a vocabulary size", "give token_map.size in the manifest", "5.4")
         table = np.arange(size, dtype=np.int32)
     else:
-        table = np.array(token_map, dtype="<i4")
+        table = np.array(array_here(token_map), dtype="<i4")
         if "sha256" in described and token_map_digest(table) != described["sha256"]:
             raise refused(
                 "the token map's SHA-256 is not the manifest's",
