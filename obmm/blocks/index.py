@@ -40,7 +40,7 @@ class PlaceIndex:
         """Whether all of them are known."""
         try:
             return all(map(self._places.__contains__, keys))
-        except TypeError:
+        except (TypeError, ValueError):
             return False  # no keys at all: who looks closer says so
 
     def add(self, keys: Sequence[Key], places: Sequence[bytes]) -> None:

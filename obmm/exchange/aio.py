@@ -21,17 +21,19 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+from obmm.arguments import patience, wrong_type
 from obmm.background import BackgroundLogger
 from obmm.closing import Owner
 from obmm.errors import ClosedError, MappingBusyError, ObmmError
+from obmm.exchange.asking import check_fetch, not_there
 from obmm.exchange.client import Client
-from obmm.exchange.errors import Refusal, RequestRefusedError
+from obmm.exchange.errors import DeadlineError, Refusal, RequestRefusedError
 from obmm.exchange.events import EventQueue
 from obmm.exchange.held import BOOK, HeldLease
 from obmm.exchange.keys import KeySource
 from obmm.exchange.lease import Lease, LeaseEvent
 from obmm.exchange.messages import ANY_EID, Fetch, List, Listed, RegionEntry, Renew
-from obmm.exchange.peer import CALL_S, NAMES_S, check_fetch, not_there, target_of
+from obmm.exchange.peer import CALL_S, NAMES_S, target_of
 from obmm.exchange.tls import TlsFiles
 
 T = TypeVar("T")
@@ -53,6 +55,7 @@ async def connect(
 
     `address`, `key`, `tls`, `plain`, `timeout` in seconds, `server_name` and `name` as there.
     """
+    timeout = patience("CALL", "timeout", timeout)
     target = target_of(address, key=key, tls=tls, plain=plain, server_name=server_name, name=name)
     peer = AsyncPeer(Client(target, EventQueue()))
     try:
@@ -118,9 +121,10 @@ class AsyncPeer(Owner):
 
     async def list(self, *, timeout: float = CALL_S) -> dict[str, RegionEntry]:
         """The regions that the server publishes, by name."""
+        timeout = patience("CALL", "timeout", timeout)
         found: dict[str, RegionEntry] = {}
         first, total = 0, 1
-        async with asyncio.timeout(timeout):
+        async with _within(timeout):
             while first < total:
                 asked = List(first)
                 answer = await self._ask(lambda client, asked=asked: client.request(asked, timeout))  # type: ignore[misc]
@@ -132,6 +136,7 @@ class AsyncPeer(Owner):
 
     async def fetch(self, name: str, *, importer_eid: bytes = ANY_EID, timeout: float = CALL_S) -> Lease:
         """A lease on a region, with the handle to import and its manifest; RequestRefusedError; cancelled, it is given back."""
+        timeout = patience("CALL", "timeout", timeout)
         check_fetch(name, importer_eid)
         target = self._client.target
         message = Fetch(os.urandom(16), name, importer_eid)
@@ -152,6 +157,8 @@ class AsyncPeer(Owner):
 
     async def renew(self, lease: Lease, *, timeout: float = CALL_S) -> float:
         """Renew now (it happens by itself at a third of the term); the seconds that the lease now has."""
+        timeout = patience("CALL", "timeout", timeout)
+        _check_lease(lease)
         asked = Renew(lease._id, lease.handle.generation)
         return await self._ask(lambda client: client.holdings.renewal(lease, asked, timeout))
 
@@ -160,6 +167,8 @@ class AsyncPeer(Owner):
 
         MappingBusyError while a region imported with this lease is open.
         """
+        timeout = patience("CALL", "timeout", timeout)
+        _check_lease(lease)
         if lease.users:
             who = ", ".join(lease.users)
             raise MappingBusyError(errno.EBUSY, f"the lease on {lease.name!r} is in use by {who}: close that first")
@@ -181,6 +190,7 @@ class AsyncPeer(Owner):
         MappingBusyError, and nothing changed, while a region imported with one of the leases is open; with ``force`` such
         leases are left to the server.
         """
+        timeout = patience("CALL", "timeout", timeout)
         if self._closed:
             return
         used = [user for lease in self.leases for user in lease.users]
@@ -271,6 +281,23 @@ class AsyncPeer(Owner):
             self._loop.remove_reader(self._client.events.fileno())
         self._changes.set()
         self._client.shut()
+
+
+def _check_lease(lease: object) -> None:
+    if not isinstance(lease, Lease):
+        raise wrong_type("CALL", "lease", lease, "what fetch() gave")
+
+
+@contextlib.asynccontextmanager
+async def _within(timeout: float) -> AsyncIterator[None]:
+    """A with block that may take so many seconds; DeadlineError."""
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except DeadlineError:
+        raise
+    except TimeoutError:
+        raise DeadlineError(f"no answer within {timeout} s") from None
 
 
 def _release_of(lease: Lease) -> Callable[[Client], Future[bool]]:

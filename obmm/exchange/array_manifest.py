@@ -95,9 +95,12 @@ class ArrayManifest:
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> ArrayManifest:
         """The manifest in a lease's JSON; ObmmArgumentError that says what is wrong with it, a ValueError included."""
-        if manifest.get("format") != FORMAT:
-            raise _bad(f"format {manifest.get('format')!r}, not {FORMAT!r}")
-        if manifest.get("version") != VERSION:
+        if not isinstance(manifest, Mapping):
+            raise _bad(f"a manifest of type {type(manifest).__name__}")
+        kind, version = manifest.get("format"), manifest.get("version")
+        if not isinstance(kind, str) or kind != FORMAT:
+            raise _bad(f"format {kind!r}, not {FORMAT!r}")
+        if type(version) is not int or version != VERSION:
             raise _bad(other_version("the array's manifest", manifest.get("version"), VERSION))
         shape, digest = manifest.get("shape"), manifest.get("sha256")
         if not isinstance(shape, list) or any(type(length) is not int for length in shape):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 
+from obmm.arguments import wrong_type
 from obmm.errors import ObmmArgumentError
 
 DEFAULT_PORT = 13857
@@ -20,6 +21,8 @@ def is_loopback(address: str) -> bool:
 
 def split_address(text: str) -> tuple[str, int]:
     """``host``, ``host:port``, ``[ipv6]:port`` -> (host, port); the port defaults to 13857."""
+    if not isinstance(text, str):
+        raise wrong_type("CONNECT", "address", text, "host:port")
     host, port = text, str(DEFAULT_PORT)
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")

@@ -19,10 +19,12 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from obmm.closing import Closing, Living, tell_of_forks
+from obmm.arguments import patience, wrong_type
+from obmm.closing import Closing, Living, tell_of_forks, undo
 from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError, ObmmError
 from obmm.exchange.array_manifest import ArrayManifest
-from obmm.exchange.call_messages import REGION_NAME, Call, Reply, Status, StatusPage
+from obmm.exchange.asking import check_fetch, not_there
+from obmm.exchange.call_messages import Call, Reply, Status, StatusPage
 from obmm.exchange.client import Client, Target
 from obmm.exchange.errors import ProtocolError, Refusal, RequestRefusedError
 from obmm.exchange.events import EventQueue
@@ -33,7 +35,6 @@ from obmm.exchange.mailbox import result_of
 from obmm.exchange.messages import ANY_EID, Fetch, List, Listed, Message, Mode, RegionEntry
 from obmm.exchange.net import check_one_mode, split_address
 from obmm.exchange.tls import TlsFiles
-from obmm.names import listed
 from obmm.region.leaving import AT_EXIT_S, leave
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def connect(
     ...     peer.list()
     {}
     """
+    timeout = patience("CALL", "timeout", timeout)
     target = target_of(address, key=key, tls=tls, plain=plain, server_name=server_name, name=name)
     peer = Peer(Client(target, EventQueue()))
     try:
@@ -105,22 +107,6 @@ def target_of(
         loopback_only=plain,
         proof=_proof(key, tls, server_name),
     )
-
-
-def not_there(refusal: RequestRefusedError, name: str, regions: Iterable[str] | None) -> RequestRefusedError:
-    """The same refusal, with the names that the server publishes to this client; None: it did not say."""
-    if regions is None:
-        return refusal
-    instead = f"; it publishes {listed(name, regions)}" if regions else "; it publishes nothing"
-    return RequestRefusedError(refusal.reason, f"{refusal.strerror}{instead}")
-
-
-def check_fetch(name: object, importer_eid: object) -> None:
-    """ObmmArgumentError for what no region is fetched with."""
-    if not isinstance(name, str) or not REGION_NAME.fullmatch(name):
-        raise ObmmArgumentError.because("FETCH", errno.EINVAL, f"{name!r} is not a region name", "see peer.list()")
-    if not isinstance(importer_eid, bytes) or len(importer_eid) != 16:
-        raise ObmmArgumentError.because("FETCH", errno.EINVAL, "importer_eid is not 16 bytes", "use obmm.eid(number)")
 
 
 class Peer(Closing):
@@ -159,6 +145,7 @@ class Peer(Closing):
 
     def list(self, *, timeout: float = CALL_S) -> dict[str, RegionEntry]:
         """The regions that the server publishes, by name; nothing in the entries opens their memory."""
+        timeout = patience("CALL", "timeout", timeout)
         deadline = time.monotonic() + timeout
         found: dict[str, RegionEntry] = {}
         first, total = 0, 1
@@ -177,6 +164,7 @@ class Peer(Closing):
         ``importer_eid`` tells the server which controller will import (for its status; advice, not a boundary).
         RequestRefusedError when there is no such region, or the server has reached a limit.
         """
+        timeout = patience("CALL", "timeout", timeout)
         check_fetch(name, importer_eid)
         message = Fetch(os.urandom(16), name, importer_eid)
         target = self._client.target
@@ -193,6 +181,7 @@ class Peer(Closing):
 
     def release_for_the_dead(self, lease: bytes, *, timeout: float = CALL_S) -> bool:
         """Release a lease whose holder has died, by its id (`obmm.exchange.held`); True once the server has confirmed."""
+        timeout = patience("CALL", "timeout", timeout)
         return self._ask(partial(self._client.holdings.release_unknown, lease, timeout), timeout)
 
     def import_region(self, name: str, device: Device | None = None, **options: Any) -> ImportedRegion:
@@ -200,18 +189,20 @@ class Peer(Closing):
 
         ``device`` is the local device (default ``obmm.open()``, closed with the peer), ``options`` go to `Device.import_region`.
         """
+        if device is not None and not hasattr(device, "import_region"):
+            raise wrong_type("IMPORT", "device", device, "a device of obmm.open()")
         opened = device if device is not None else self._own_device()
         controllers = opened.controllers
         lease = self.fetch(name, importer_eid=controllers[0].eid if controllers else ANY_EID)
         try:
             region = opened.import_region(lease, **options)
-        except BaseException:
-            lease.release()
+        except BaseException as error:
+            undo(error, lease.release, "releasing the lease")
             raise
         try:
             region.check()
-        except BaseException:
-            region.close()
+        except BaseException as error:
+            undo(error, region.close, "closing the import")
             raise
         return region
 
@@ -230,8 +221,8 @@ class Peer(Closing):
         try:
             lease = region.lease
             return RemoteTable(region, name, ArrayManifest.parse(lease.manifest if isinstance(lease, Lease) else {}))
-        except BaseException:
-            region.close()
+        except BaseException as error:
+            undo(error, region.close, "closing the import")
             raise
 
     def status(self, *, timeout: float = CALL_S) -> dict[str, Any]:
@@ -239,6 +230,7 @@ class Peer(Closing):
 
         ProtocolError for an answer that is not a status.
         """
+        timeout = patience("CALL", "timeout", timeout)
         deadline = time.monotonic() + timeout
         first = 0
         items: builtins.list[dict[str, Any]] = []
@@ -259,6 +251,7 @@ class Peer(Closing):
 
         RequestRefusedError with the handler's reason, DeadlineError after ``timeout`` seconds.
         """
+        timeout = patience("CALL", "timeout", timeout)
         return result_of(self, self.submit_call(name, body, timeout=timeout), timeout + 1.0)
 
     def submit_call(self, name: str, body: bytes, *, timeout: float = CALL_S) -> Future[bytes]:
@@ -266,6 +259,7 @@ class Peer(Closing):
 
         ObmmArgumentError for a `body` that is too long.
         """
+        timeout = patience("CALL", "timeout", timeout)
         if len(body) > Call.MOST:
             raise ObmmArgumentError.because(
                 "CALL", errno.EMSGSIZE, f"a body of {len(body)} bytes", f"at most {Call.MOST}; ask in several calls"
@@ -305,6 +299,7 @@ class Peer(Closing):
         MappingBusyError, and nothing changed, while a region imported with one of the leases is open.  With ``force``
         such leases are left to the server, where they count as unknown once they expire.
         """
+        timeout = patience("CALL", "timeout", timeout)
         if self._open:
             self._give_back(timeout, force)
         self._stop()

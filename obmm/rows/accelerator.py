@@ -8,11 +8,13 @@ build.  The fake device is memory of this process with streams that are threads;
 from __future__ import annotations
 
 import errno
+import math
 from typing import Any, NoReturn
 
 import numpy as np
 
 from obmm._native import ffi, lib
+from obmm.arguments import U64, listed, text, whole, wrong_type
 from obmm.closing import Owner
 from obmm.errors import ObmmError
 
@@ -30,6 +32,9 @@ _FIXES = {
     errno.EPERM: "rows of another node go through host memory; a replica of this node's own memory can be read directly",
 }
 
+
+_MOST = (1 << 63) - 1
+_MOST_DEVICES = 1 << 16
 
 _DLPACK_CPU, _DLPACK_CUDA, _DLPACK_OTHER, _DLPACK_CUDA_MANAGED = 1, 2, 12, 13
 
@@ -76,11 +81,13 @@ class Accelerator(Owner):
 
     @classmethod
     def _open(cls, entrance: Any, ordinal: int, library: str | None) -> Accelerator:
+        ordinal = whole("DEVICE", "ordinal", ordinal, low=0, high=_MOST_DEVICES)
+        name = ffi.NULL if library is None else text("DEVICE", "library", library).encode()
         out, why = ffi.new("struct obmm_accelerator **"), ffi.new("const char **")
-        code = entrance(ffi.NULL if library is None else library.encode(), ordinal, out, why)
+        code = entrance(name, ordinal, out, why)
         if code:
-            text = ffi.string(why[0]).decode(errors="replace") if why[0] != ffi.NULL else "no memory"
-            raise _failed(code, f"device {ordinal}", text, _FIXES.get(-code, "see the driver's own log"))
+            reason = ffi.string(why[0]).decode(errors="replace") if why[0] != ffi.NULL else "no memory"
+            raise _failed(code, f"device {ordinal}", reason, _FIXES.get(-code, "see the driver's own log"))
         return cls(out[0])
 
     def check(self, code: int, what: str) -> None:
@@ -93,9 +100,9 @@ class Accelerator(Owner):
         why = ffi.string(self.pointer.why(self.pointer)).decode(errors="replace")
         raise _failed(code, what, why, _FIXES.get(-code, "see the device's log; a program before may have broken it"))
 
-    def synchronize(self, stream: int = 0) -> None:
+    def synchronize(self, stream: Any = 0) -> None:
         """Wait on the host until everything in a stream is done."""
-        self.check(self.pointer.synchronize(self.pointer, stream), "synchronize")
+        self.check(self.pointer.synchronize(self.pointer, handle_of(stream)), "synchronize")
 
     def __repr__(self) -> str:
         return f"<Accelerator {self.name}:{self.ordinal}>"
@@ -105,10 +112,13 @@ class PinnedMemory(Owner):
     """Host memory that the device copies from and to directly: zeroed, `nbytes` at `address`, and a buffer."""
 
     def __init__(self, accelerator: Accelerator, nbytes: int) -> None:
+        check_accelerator(accelerator)
         self.accelerator = accelerator
-        self.nbytes = nbytes
+        self.nbytes = whole("DEVICE", "nbytes", nbytes, low=0, high=_MOST)
         out = ffi.new("void **")
-        accelerator.check(accelerator.pointer.pin(accelerator.pointer, max(nbytes, 1), out), f"{nbytes} pinned bytes")
+        accelerator.check(
+            accelerator.pointer.pin(accelerator.pointer, max(self.nbytes, 1), out), f"{nbytes} pinned bytes"
+        )
         table = held(accelerator)
         self._memory = ffi.gc(out[0], lambda memory: lib.obmm_accelerator_unpin(table, memory))
         self.address = int(ffi.cast("uintptr_t", out[0]))
@@ -147,9 +157,13 @@ class DeviceArray(Owner):
     def __init__(
         self, accelerator: Accelerator, shape: tuple[int, ...], _of: DeviceArray | None = None, _at: int = 0
     ) -> None:
+        check_accelerator(accelerator)
         self.accelerator = accelerator
-        self.shape = shape
-        self.nbytes = int(np.prod(shape, dtype=np.int64))
+        self.shape = tuple(
+            whole("DEVICE", "shape", length, low=0, high=_MOST)
+            for length in listed("DEVICE", "shape", shape, "lengths of axes")
+        )
+        self.nbytes = whole("DEVICE", f"bytes of shape {shape}", math.prod(self.shape), high=_MOST)
         self._base: Any = _of
         self.address: int
         if _of is not None:
@@ -172,6 +186,8 @@ class DeviceArray(Owner):
         return array
 
     def __getitem__(self, rows: slice) -> DeviceArray:
+        if not isinstance(rows, slice) or not self.shape:
+            raise wrong_type("DEVICE", "index", rows, "a slice of the first axis")
         first, stop, step = rows.indices(self.shape[0])
         if step != 1:
             raise _failed(-errno.EINVAL, "slice of a device array", f"step {step}", "slices of neighbouring rows")
@@ -235,6 +251,9 @@ class SharedRows(Owner):
     """
 
     def __init__(self, accelerator: Accelerator, rows: np.ndarray[Any, Any]) -> None:
+        check_accelerator(accelerator)
+        if not isinstance(rows, np.ndarray):
+            raise wrong_type("DEVICE", "rows", rows, "a NumPy array, uint8 [n, bytes]")
         if rows.dtype != np.uint8 or rows.ndim != 2 or not rows.flags.c_contiguous:
             raise _failed(
                 -errno.EINVAL, f"rows {rows.dtype}{list(rows.shape)}", "not that", "contiguous uint8 [n, bytes]"
@@ -264,6 +283,12 @@ class Event(Owner):
         self._kept = ffi.gc(ffi.cast("void *", handle), lambda _: lib.obmm_accelerator_end_event(table, handle))
 
 
+def check_accelerator(accelerator: object) -> None:
+    """ObmmArgumentError for what is none."""
+    if not isinstance(accelerator, Accelerator):
+        raise wrong_type("DEVICE", "accelerator", accelerator, "what Accelerator.cuda() or .ascend() returned")
+
+
 def held(accelerator: Accelerator) -> Any:
     """The native device with one user more, for who gives it back by a native call: collection comes in any order."""
     lib.obmm_accelerator_hold(accelerator.pointer)
@@ -274,8 +299,8 @@ def handle_of(stream: Any) -> int:
     """The library's handle of a stream: a number, None for the default one, or torch's, CuPy's or another library's object."""
     if stream is None:
         return 0
-    if type(stream) is int:
-        return stream
+    if isinstance(stream, int | np.integer):
+        return whole("DEVICE", "stream", stream, low=0, high=U64)
     if isinstance(stream, Stream):
         return stream.handle
     for name in ("cuda_stream", "npu_stream", "ptr"):

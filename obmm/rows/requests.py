@@ -57,7 +57,7 @@ class Requests(Owner):
         recheck: bool = False,
         then: Sequence[Completion | None] = (),
     ) -> None:
-        if id_space not in _SPACES or invalid not in _INVALID or faulty not in _FAULTY:
+        if id_space not in _SPACES or not isinstance(invalid, str) or invalid not in _INVALID or faulty not in _FAULTY:
             raise refused(
                 f"id_space={id_space!r}, invalid={invalid!r}, faulty={faulty!r}",
                 "'flat' or 'local', and 'error' or 'zero' for the other two",

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from obmm._native import ffi, lib
-from obmm.arguments import seconds
+from obmm.arguments import U64, patience, seconds, whole, wrong_type
 from obmm.closing import Closing
 from obmm.errors import MappingBusyError, ObmmError
-from obmm.rows.accelerator import Accelerator, DeviceArray, PinnedMemory, handle_of
+from obmm.rows.accelerator import Accelerator, DeviceArray, PinnedMemory, check_accelerator, handle_of
 from obmm.rows.errors import refused
 from obmm.rows.requests import Invalid, Requests
 from obmm.rows.store import RowStore
@@ -55,9 +55,11 @@ class StreamGather(Closing):
         invalid: Invalid = "error",
         deadline: float | None = None,
     ) -> None:
-        if not 1 <= count <= 1 << 24:
-            raise refused(f"count={count}", "1 to 16,777,216 ids a run")
-        spec = store.tables[table]
+        check_accelerator(accelerator)
+        if not isinstance(store, RowStore):
+            raise wrong_type("GATHER", "store", store, "a RowStore")
+        count = whole("GATHER", "count", count, low=1, high=1 << 24)
+        spec = store._table(table).spec
         self.store = store
         self.accelerator = accelerator
         self._ids = PinnedMemory(accelerator, count * 8)
@@ -199,7 +201,7 @@ class StreamGather(Closing):
         """
         if not self._open:
             return
-        if lib.obmm_stream_gather_shut(self._gather, int(timeout * 1e9)):
+        if lib.obmm_stream_gather_shut(self._gather, int(patience("GATHER", "timeout", timeout) * 1e9)):
             raise MappingBusyError(
                 errno.EBUSY, "GATHER: a run in a stream has not ended; fix: close() again later", operation="GATHER"
             )
@@ -221,7 +223,7 @@ class StreamGather(Closing):
 def address_of(ids: Any, count: int, accelerator: Accelerator) -> int:
     """Where `count` contiguous int64 lie in a device's memory: a tensor there, or the address itself."""
     if isinstance(ids, int):
-        return ids
+        return whole("GATHER", "address of ids", ids, low=0, high=U64)
     place = getattr(ids, "__dlpack_device__", None)
     if place is not None:
         try:

@@ -7,6 +7,7 @@ import mmap
 import operator
 from collections.abc import Sequence
 
+from obmm.arguments import listed
 from obmm.sdk.abi import GRANULE, LEASE_FLAGS, MAX_HOST_NAME, MAX_HOSTS, MAX_NAME, MIB, OBJECT_FLAGS, Flag
 from obmm.sdk.codes import Code
 from obmm.sdk.errors import SdkArgumentError
@@ -43,6 +44,9 @@ def check_host(operation: str, name: str) -> None:
 
 def check_hosts(hosts: Sequence[RegionHost]) -> None:
     """2..16 hosts, one of them with affinity: without, every allocation would fail later with 6050."""
+    hosts = listed("SDK", "hosts", hosts, "RegionHost")
+    if not all(isinstance(host, RegionHost) for host in hosts):
+        raise SdkArgumentError.because("create_region", f"hosts={hosts!r:.80}", "a list of RegionHost")
     if not 2 <= len(hosts) <= MAX_HOSTS:
         raise SdkArgumentError.because("create_region", f"{len(hosts)} hosts", f"2..{MAX_HOSTS} hosts")
     for host in hosts:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from obmm.arguments import patience, wrong_type
 from obmm.closing import Owner
 from obmm.sdk import arguments
 from obmm.sdk.abi import MAX_NAME, FaultKind, Flag, ffi
@@ -306,6 +307,8 @@ class Calls(Owner):
         """As `lease_malloc`, from the lender at `location`."""
         function = self._optional("ubsmem_lease_malloc_with_location")
         arguments.check_lease("lease_malloc_with_location", size, flags)
+        if not isinstance(location, Location):
+            raise wrong_type("SDK", "location", location, "a Location")
         place = ffi.new("ubs_mem_location_t *")
         place.slot_id, place.socket_id = location.slot_id, location.socket_id
         place.numa_id, place.port_id = location.numa_id, location.port_id
@@ -383,6 +386,7 @@ class Calls(Owner):
                 "start workers by spawn, or load the library in the child",
                 operation=operation,
             )
+        wait = patience("SDK", "wait", wait)
         start = time.monotonic()
         while True:
             attempt = time.monotonic()
@@ -434,14 +438,7 @@ def _host(host: Any) -> Host:
         _text(host.host_name),
         tuple(
             NumaMemory(
-                n.slot_id,
-                n.socket_id,
-                n.numa_id,
-                n.mem_lend_ratio,
-                n.mem_total,
-                n.mem_free,
-                n.mem_borrow,
-                n.mem_lend,
+                n.slot_id, n.socket_id, n.numa_id, n.mem_lend_ratio, n.mem_total, n.mem_free, n.mem_borrow, n.mem_lend
             )
             for n in found
         ),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from obmm.arguments import wrong_type
 from obmm.closing import Closing, ending, refuse_if_busy
 from obmm.driver.abi import Cache
 from obmm.errors import ClosedError, MappingBusyError, ObmmError
@@ -59,6 +60,8 @@ class SharedObject(Closing):
         self._views = ViewLedger()
         self._locked_by: weakref.ref[_Block] | None = None
         self._open = True
+        if not hasattr(session, "add_object"):
+            raise wrong_type("SDK", "session", session, "what sdk.connect() returned")
         session.add_object(self)
 
     @classmethod
@@ -80,6 +83,8 @@ class SharedObject(Closing):
         of `region`, and only its nodes may.  `mode` are permission bits, without exception for root.  `wait`:
         seconds to go on trying while the name is busy.
         """
+        if not isinstance(provider, Provider | str | None):
+            raise wrong_type("SDK", "provider", provider, "a Provider, or a host's name")
         operation = "allocate" if provider is None else "allocate_with_provider"
         arguments.check_object(operation, name, size, flags)
         arguments.check_mode(operation, mode)
@@ -279,6 +284,8 @@ class SharedObject(Closing):
         out by default.  Close it before `unmap`, which otherwise does.
         """
         self._check_open()
+        if not isinstance(device, Device | None):
+            raise wrong_type("SDK", "device", device, "a device of obmm.open()")
         with self._lock:
             if self._address is None:
                 self.map("none")
