@@ -19,6 +19,7 @@ from obmm.blocks.steps import Ask, Means, Move
 from obmm.blocks.ticket import Job
 from obmm.driver.descriptor import Descriptor
 from obmm.rows.engine import GatherEngine
+from obmm.undisturbed import undisturbed
 
 log = logging.getLogger("obmm.blocks.user")
 
@@ -76,12 +77,11 @@ class Pump:
         return self._wake
 
     def start(self) -> None:
-        self._begun = True
-        try:
+        def begin() -> None:
             self._thread.start()
-        except Exception:  # no thread, or no memory for one; after an interrupt it may run
-            self._begun = False
-            raise
+            self._begun = True
+
+        undisturbed(begin)
 
     def add(self, job: Job) -> None:
         """Begin a job; from any thread, never blocks."""

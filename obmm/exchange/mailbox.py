@@ -23,7 +23,7 @@ class Mailbox:
     """Functions wait here for the loop; `fileno` is readable while there are any."""
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._event = Descriptor.eventfd()
         self.ending = False
@@ -59,12 +59,16 @@ class Mailbox:
         Who has the mutex now rings the bell himself, or is the loop, which looks before it waits again.
         """
         self.ending = True
-        if self._mutex.acquire(blocking=False):
-            try:
-                if self.fileno() >= 0:
-                    self._ring()
-            finally:
+        if self._mutex._is_owned():  # type: ignore[attr-defined]  # this thread, in the middle of `post`
+            return
+        try:
+            if self._mutex.acquire(blocking=False) and self.fileno() >= 0:
+                self._ring()
+        finally:  # an interrupt may have come with the mutex in hand
+            try:  # noqa: SIM105 - the making of a `suppress` can be interrupted, with the mutex in hand
                 self._mutex.release()
+            except RuntimeError:  # somebody else has it
+                pass
 
     def run(self) -> None:
         """In the loop's thread: run what waits.  A call that returns a future of its own answers when that does."""
@@ -83,7 +87,7 @@ class Mailbox:
 
     def abandon(self) -> None:
         """In a forked child, where some other thread may have had the mutex for ever."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self.close()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ _MOMENT_NS = 100_000_000
 
 
 class Pulse(Owner):
-    """Reads the counter once a second, in the engine's threads, on request; no caller waits for it.
+    """Reads the counter once a second, in the engine's threads, on request; no caller waits for the memory.
 
     An owner that has never beaten is not missed: a region may be served without a heartbeat.
     """
@@ -47,11 +47,11 @@ class Pulse(Owner):
 
     def lost(self) -> bool:
         """Whether the owner has beaten and has not for `PATIENCE` seconds, as far as was looked.  Never blocks."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._look(self._clock())
-            finally:
-                self._lock.release()
+        now = self._clock()
+        if self._ticket or now - self._sent >= _EVERY:
+            # an interrupt between a lock that is only tried and its release would leave it held for ever
+            with self._lock:
+                self._look(now)
         return self._lost
 
     def settle(self) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 
 import obmm
 from obmm import emulator
+from obmm.background import LINES
 
 ROOT = str(Path(obmm.__file__).parent) + os.sep
 SEED = int(os.environ.get("OBMM_INJECT_SEED", "1"))
@@ -92,18 +93,22 @@ def _never(code: CodeType) -> frozenset[int]:
     """
     found: set[int] = set()
     call: list[int] = []  # of __exit__(None, None, None), as far as it was seen
+    before = None  # a SWAP puts a result that is returned out of the block behind that call
     for instruction in dis.get_instructions(code):
         if instruction.opname == "NOP":
             found.add(instruction.offset)
         if instruction.opname == "LOAD_CONST" and instruction.argval is None:
-            call = [*call[-2:], instruction.offset]
-        elif instruction.opname == "PRECALL" and len(call) == 3:
+            if not call and before is not None and before.opname == "SWAP":
+                call = [before.offset]
+            call = [*call[-3:], instruction.offset]
+        elif instruction.opname == "PRECALL" and len(call) >= 3:
             call.append(instruction.offset)
         elif instruction.opname == "CALL" and len(call) >= 3 and instruction.arg == 2:
             found.update((*call, instruction.offset))
             call = []
         else:
             call = []
+        before = instruction
     return frozenset(found)
 
 
@@ -160,6 +165,7 @@ def _target(fd: str) -> str:
 
 def steady(fabric: emulator.Fabric) -> dict[str, object]:
     """What exists once what is on its way out has gone."""
+    LINES.put(lambda: None)  # the thread of the log is the process's, and begins with its first line
     gc.collect()
     found = outside(fabric)
     while True:
