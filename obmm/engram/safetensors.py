@@ -67,13 +67,20 @@ def read_header(path: Path) -> dict[str, TensorFile]:
             f"{path}: {error.strerror}", "complete the download, or copy it again", error.errno or errno.EIO
         ) from error
     try:
-        header = json.loads(text)
+        header = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise _bad(path, f"its header is not JSON: {str(error)[:100]}") from error
     if not isinstance(header, dict):
         raise _bad(path, "its header is not a JSON object")
     base = 8 + length
     return {name: _tensor(path, name, entry, base, size) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return names
 
 
 def _tensor(path: Path, name: str, entry: Any, base: int, size: int) -> TensorFile:

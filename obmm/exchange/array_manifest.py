@@ -62,7 +62,9 @@ class ArrayManifest:
             raise _bad(f"dtype {self.dtype} has no name in a manifest")
         if not is_foreign(self.dtype) and not _told_apart(self.dtype):
             raise _bad(f"dtype {self.dtype} is not read back as what it is")
-        if any(not isinstance(length, int) or length < 0 for length in self.shape) or len(self.shape) > 32:
+        if self.dtype.itemsize == 0:
+            raise _bad(f"dtype {self.dtype} has no bytes")
+        if any(type(length) is not int or length < 0 for length in self.shape) or len(self.shape) > 32:
             raise _bad(f"shape {self.shape} is not up to 32 lengths of zero or more")
 
     @property

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from obmm.exchange.torch_types import tensor_from
 from obmm.mapping.buffers import array_here
 from obmm.mapping.mapping import Mapping
 from obmm.region.imported import ImportedRegion
+
+_ITERATED = 1 << 20
+"""Bytes that going through a table reads at a time."""
 
 
 def _refused(problem: str, fix: str, code: int = errno.EINVAL) -> ObmmArgumentError:
@@ -43,6 +47,8 @@ class RemoteTable(Closing):
     ([28.0, 29.0, 30.0, 31.0], ...1590.0...)
     >>> table[[3, 1, 2]].shape, table[10:20].shape     # rows by number, ids of any shape; a slice
     ((3, 4), (10, 4))
+    >>> sum(float(row[0]) for row in table)           # row after row
+    19800.0
     >>> out = np.empty((2, 4), "<f4")
     >>> table.gather([5, 6], out) is out
     True
@@ -122,12 +128,20 @@ class RemoteTable(Closing):
             number = int(key)
             length = len(self)
             if not -length <= number < length:
-                raise _refused(
-                    f"row {number} does not exist in {self.name!r}", f"rows are 0 to {length - 1}", errno.ERANGE
-                )
+                raise self._no_row(number)
             row: npt.NDArray[Any] = self.gather([number % length])[0]
             return row
+        if isinstance(key, tuple):
+            raise _refused(
+                "one index, of the first axis, and not a tuple", "table[ids][:, column], or table[list(ids)]"
+            )
         return self.gather(key)
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        """Row after row, copied guarded, about a MiB at a time."""
+        step = max(1, _ITERATED // max(1, self.manifest.row_bytes))
+        for first in range(0, len(self), step):
+            yield from self[first : first + step]
 
     def gather(self, ids: Any, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Rows by number -> `out`, or a new array of shape ``[*ids.shape, *table.shape[1:]]``.
@@ -145,8 +159,9 @@ class RemoteTable(Closing):
             got = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise _refused(f"out is {got}, not {self.dtype} {list(shape)}", "np.empty(shape, table.dtype)")
         if self._rows is None:
-            if wanted.size and not (wanted.min() >= 0 and wanted.max() < length):
-                raise _refused(f"a row number that {self.name!r} does not have", f"rows are 0 to {length - 1}")
+            outside = wanted[(wanted < 0) | (wanted >= length)]
+            if outside.size:
+                raise self._no_row(int(outside[0]))
             return out
         if not out.flags.c_contiguous:
             raise _refused("out is not contiguous", "np.empty(shape, table.dtype)")
@@ -165,7 +180,7 @@ class RemoteTable(Closing):
     def torch(self) -> Any:
         """All of it as a torch tensor: a guarded copy.  bfloat16 and 8-bit floats become torch's own.
 
-        ImportError without torch.
+        ImportError without torch; ObmmArgumentError for numbers that torch does not have.
 
         >>> np.save(folder / "words.npy", np.zeros((10, 4), "<f4"))
         >>> (array,) = obmm.files.open_arrays(folder / "words.npy")
@@ -179,7 +194,12 @@ class RemoteTable(Closing):
         ...                 print("(10, 4), with torch installed")
         (10, 4)...
         """
-        return tensor_from(self.numpy())
+        try:
+            return tensor_from(self.numpy())
+        except (TypeError, ValueError):
+            raise _refused(
+                f"torch has no {self.dtype}", "numpy(), then astype() to a number of this machine's byte order"
+            ) from None
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """For ``np.asarray(table)``: a guarded copy; ``copy=False`` cannot be had."""
@@ -230,13 +250,17 @@ class RemoteTable(Closing):
 
     def _slice(self, first: int, stop: int, step: int) -> npt.NDArray[Any]:
         if step != 1:
-            return self.gather(np.arange(first, stop, step))
+            return self.gather(np.fromiter(range(first, stop, step), np.int64))
         self._check_open()
         count = max(0, stop - first)
         rows = np.empty((count, *self.shape[1:]), self.dtype)
         if rows.nbytes:
             self._mapping.read_into(rows.reshape(-1).view(np.uint8), first * self.manifest.row_bytes)
         return rows
+
+    def _no_row(self, number: int) -> ObmmArgumentError:
+        fix = f"rows are 0 to {len(self) - 1}" if len(self) else "it has no rows"
+        return _refused(f"row {number} does not exist in {self.name!r}", fix, errno.ERANGE)
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
@@ -255,7 +279,8 @@ def _numbers(ids: Any) -> npt.NDArray[Any]:
         raise _refused(f"rows are named by integers: {error}", "a number, a slice, or an array of numbers") from None
     if wanted.dtype == np.bool_ or (wanted.dtype.kind not in "iu" and wanted.size):
         kind = f"{wanted.dtype} {list(wanted.shape)}" if wanted.ndim else type(ids).__name__
-        raise _refused(f"rows are named by integers, not by {kind}", "np.flatnonzero(mask) makes numbers of a mask")
+        fix = "np.flatnonzero(mask) makes numbers of a mask" if wanted.dtype == np.bool_ else "ids of an integer type"
+        raise _refused(f"rows are named by integers, not by {kind}", fix)
     if wanted.dtype == np.uint64 and wanted.size and wanted.max() > np.iinfo(np.int64).max:
         raise _refused(f"row {wanted.max()} does not exist", "row numbers are below the table's length", errno.ERANGE)
     return wanted.astype(np.int64, copy=False)

@@ -17,8 +17,8 @@ import numpy as np
 from obmm.errors import ObmmArgumentError
 from obmm.exchange.array_manifest import ArrayManifest
 from obmm.exchange.dtypes import is_foreign
+from obmm.files.source import CHUNK, described
 
-CHUNK = 8 << 20
 MAX_HEADER = 1 << 20
 """Bytes; of a header that is longer nothing is parsed."""
 
@@ -51,7 +51,7 @@ class NpyFile:
             raise _bad(
                 self.path, f"dtype {dtype} holds Python objects", "convert it to numbers or fixed-length bytes first"
             )
-        self.manifest = ArrayManifest(dtype, shape)
+        self.manifest = described(self.path, self.path.stem, dtype, shape)
         if size < self._start + self.manifest.nbytes:
             missing = self._start + self.manifest.nbytes - size
             raise _bad(self.path, f"is cut short: {missing} bytes are missing", "copy it again")

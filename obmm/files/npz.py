@@ -13,7 +13,7 @@ import numpy as np
 
 from obmm.exchange.array_manifest import ArrayManifest
 from obmm.files.npy import PARSE_ERRORS, read_header, write_header
-from obmm.files.source import CHUNK, refused
+from obmm.files.source import CHUNK, described, refused
 
 MAX_MEMBERS = 100_000
 
@@ -21,10 +21,10 @@ MAX_MEMBERS = 100_000
 class NpzArray:
     """One array of a .npz file."""
 
-    def __init__(self, path: Path, member: str) -> None:
+    def __init__(self, path: Path, name: str) -> None:
         self.path = path
-        self.name = member.removesuffix(".npy")
-        self._member = member
+        self.name = name
+        self._member = member = f"{name}.npy"
         try:
             with zipfile.ZipFile(path) as archive, archive.open(member) as file:
                 shape, self._fortran, dtype = read_header(file)
@@ -34,7 +34,7 @@ class NpzArray:
             raise refused(
                 path, f"{member!r} is not an array: {error}", "write it with numpy.savez(path, name=array)"
             ) from None
-        self.manifest = ArrayManifest(dtype, shape)
+        self.manifest = described(path, name, dtype, shape)
         if size < self._start + self.manifest.nbytes:
             raise refused(path, f"{member!r} is cut short", "copy it again")
 
@@ -61,16 +61,16 @@ class NpzArray:
             raise refused(self.path, f"{self._member!r}: {error}", "copy it again") from None
 
 
-def npz_arrays(path: Path) -> list[NpzArray]:
-    """The arrays of the file, in its order."""
+def npz_names(path: Path) -> list[str]:
+    """What the arrays of the file are called, in its order; nothing of them is read."""
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [name for name in archive.namelist() if name.endswith(".npy")]
+            members = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
     except zipfile.BadZipFile as error:
         raise refused(path, f"is not a .npz file: {error}", "write it with numpy.savez(path, name=array)") from None
     if len(members) > MAX_MEMBERS:
         raise refused(path, f"has {len(members)} arrays, at most {MAX_MEMBERS} are read", "split it")
-    return [NpzArray(path, member) for member in members]
+    return members
 
 
 @contextmanager

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+import stat
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from obmm.errors import ObmmError
 from obmm.files.npy import NpyFile
-from obmm.files.npz import npz_arrays
+from obmm.files.npz import NpzArray, npz_names
 from obmm.files.safetensors import SafetensorsArray, tensor_names
 from obmm.files.source import ArraySource, refused
-from obmm.files.torch_file import torch_arrays
+from obmm.files.torch_file import TorchArray, torch_tensors
 
 SUFFIXES = (".safetensors", ".npy", ".npz", ".pt", ".pth")
 _SHOWN = 8
@@ -34,7 +36,8 @@ def open_arrays(path: str | os.PathLike[str], tensors: Sequence[str] = ()) -> li
     """
     place = Path(path)
     try:
-        place.stat()
+        if not stat.S_ISREG(kind := place.stat().st_mode) and not stat.S_ISDIR(kind):
+            raise refused(place, "is neither a file nor a folder", "copy what it gives into a file")
         return _open(place, list(tensors))
     except ObmmError:
         raise
@@ -49,9 +52,11 @@ def _open(path: Path, tensors: list[str]) -> list[ArraySource]:
         names = _chosen(path, tensor_names(path), tensors)
         return [SafetensorsArray(path, name) for name in names]
     if path.suffix == ".npz":
-        return _picked(path, npz_arrays(path), tensors)
+        return [NpzArray(path, name) for name in _chosen(path, npz_names(path), tensors)]
     if path.suffix in (".pt", ".pth"):
-        return _picked(path, torch_arrays(path), tensors)
+        found = torch_tensors(path)
+        by_name = dict(found)
+        return [TorchArray(path, name, by_name[name]) for name in _chosen(path, [each for each, _ in found], tensors)]
     if path.suffix != ".npy" and not _is_npy(path):
         raise refused(
             path, "is not a kind of file that is known here", f"one of {', '.join(SUFFIXES)}, or a checkpoint's folder"
@@ -66,11 +71,6 @@ def _is_npy(path: Path) -> bool:
         return file.read(6) == b"\x93NUMPY"
 
 
-def _picked(path: Path, arrays: Sequence[ArraySource], tensors: list[str]) -> list[ArraySource]:
-    by_name: Callable[[str], ArraySource] = {array.name: array for array in arrays}.__getitem__
-    return [by_name(name) for name in _chosen(path, [array.name for array in arrays], tensors)]
-
-
 def _chosen(path: Path, names: Sequence[str], wanted: list[str]) -> Sequence[str]:
     lacking = next((name for name in wanted if name not in set(names)), None)
     if lacking is not None:
@@ -78,4 +78,8 @@ def _chosen(path: Path, names: Sequence[str], wanted: list[str]) -> Sequence[str
         raise refused(path, f"has no tensor {lacking!r}", f"choose of: {some or 'nothing'}", errno.ENOENT)
     if not names:
         raise refused(path, "has no array", "name a file with arrays", errno.ENOENT)
-    return wanted or names
+    chosen = wanted or names
+    twice = next((name for name, count in Counter(names).items() if count > 1 and name in chosen), None)
+    if twice is not None:
+        raise refused(path, f"has two arrays that are called {twice!r}", "write it with one of each name")
+    return list(dict.fromkeys(chosen))

@@ -14,7 +14,7 @@ import numpy as np
 from obmm.engram import Checkpoint
 from obmm.exchange.array_manifest import ArrayManifest
 from obmm.exchange.dtypes import named
-from obmm.files.source import CHUNK, refused
+from obmm.files.source import CHUNK, described, refused
 
 _PLAIN = {
     "BOOL": "|b1",
@@ -33,13 +33,16 @@ _PLAIN = {
 _NAMED = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
 
 
-def _dtype(path: Path, code: str) -> np.dtype[Any]:
+def _dtype(path: Path, name: str, code: str) -> np.dtype[Any]:
     if code in _PLAIN:
         return np.dtype(_PLAIN[code])
+    if code not in _NAMED:
+        known = ", ".join((*_PLAIN, *_NAMED))
+        raise refused(path, f"{name!r:.100} is of type {code!r:.20}, and known are {known}", "convert the tensor")
     try:
-        return named(_NAMED.get(code, code))
+        return named(_NAMED[code])
     except ValueError as error:
-        raise refused(path, f"dtype {code}: {error}", "convert the tensor, or see docs/files.md") from None
+        raise refused(path, f"{name!r:.100} is of type {code}: {error}", "then serve it again") from None
 
 
 class SafetensorsArray:
@@ -51,7 +54,7 @@ class SafetensorsArray:
         with Checkpoint(checkpoint) as files:
             tensor = files.tensor(name)
         self.path = tensor.path
-        self.manifest = ArrayManifest(_dtype(tensor.path, tensor.dtype), tensor.shape)
+        self.manifest = described(tensor.path, name, _dtype(tensor.path, name, tensor.dtype), tensor.shape)
 
     def chunks(self) -> Iterator[memoryview]:
         """See `ArraySource.chunks`."""

@@ -6,7 +6,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from obmm.errors import ObmmArgumentError
 from obmm.exchange.array_manifest import ArrayManifest
@@ -43,6 +45,15 @@ class ArraySource(Protocol):
 def refused(path: Path, problem: str, fix: str, code: int = errno.EINVAL) -> ObmmArgumentError:
     """A file that is not what it was taken for."""
     return ObmmArgumentError.because("FILE", code, f"{path}: {problem}", fix, "docs/files.md")
+
+
+def described(path: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ArrayManifest:
+    """The manifest of an array in the file `path`; ObmmArgumentError that names both when none can say what it is."""
+    try:
+        return ArrayManifest(dtype, shape)
+    except ObmmArgumentError as error:
+        problem = str(error.strerror).partition(": ")[2].partition(" [")[0]
+        raise refused(path, f"{name!r:.100}: {problem}", "convert it, or serve others") from None
 
 
 def missing(path: Path, package: str) -> ObmmArgumentError:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pickle
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 
 from obmm.exchange.array_manifest import ArrayManifest
 from obmm.exchange.torch_types import numpy_dtype, tensor_from
-from obmm.files.source import CHUNK, missing, refused
+from obmm.files.source import CHUNK, described, missing, refused
 
 _DEPTH = 8
 
@@ -22,22 +24,27 @@ def _load(path: Path) -> Any:
     except ImportError:
         raise missing(path, "torch") from None
     try:
-        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # torch has no error of its own: RuntimeError, UnpicklingError, EOFError ...
-        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        # what torch wrote before 1.6 is no archive, and is read whole
+        return torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
+    except pickle.UnpicklingError:
         raise refused(
-            path, f"torch does not read it as weights only: {first}", "save tensors with torch.save"
+            path,
+            "is not a file of tensors in dicts and lists; code and objects in it are not run",
+            "torch.save(model.state_dict(), path), where the file is trusted",
         ) from None
+    except Exception as error:  # torch has no error of its own: RuntimeError, OSError without a name, EOFError ...
+        if isinstance(error, OSError) and error.filename:
+            raise
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise refused(path, f"torch does not read it: {first}", "copy it again, or torch.save tensors anew") from None
 
 
 def _tensors(value: Any, prefix: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """Every tensor in nested dicts, named by its path with dots."""
+    """Every tensor in nested dicts and lists, named by its path with dots."""
     if hasattr(value, "untyped_storage"):
         yield prefix or "tensor", value
-    elif isinstance(value, Mapping) and depth:
-        for key, inner in value.items():
+    elif isinstance(value, Mapping | list | tuple) and depth:
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _tensors(inner, f"{prefix}.{key}" if prefix else str(key), depth - 1)
 
 
@@ -47,12 +54,15 @@ class TorchArray:
     def __init__(self, path: Path, name: str, tensor: Any) -> None:
         self.path = path
         self.name = name
+        if str(tensor.layout) != "torch.strided" or tensor.is_meta or tensor.is_quantized:
+            kind = "without data" if tensor.is_meta else "quantised" if tensor.is_quantized else f"of {tensor.layout}"
+            raise refused(path, f"{name!r:.100} is {kind}", "save it dense, or name others with --tensor")
         try:
             dtype = numpy_dtype(tensor.dtype)
-        except ValueError as error:
-            raise refused(path, f"{name!r}: {error}", "convert the tensor") from None
-        self._tensor = tensor.detach()
-        self.manifest = ArrayManifest(dtype, tuple(tensor.shape))
+        except (TypeError, ValueError) as error:
+            raise refused(path, f"{name!r:.100}: {error}", "convert it, or name others with --tensor") from None
+        self._tensor = tensor.detach().resolve_conj().resolve_neg()
+        self.manifest = described(path, name, dtype, tuple(tensor.shape))
 
     def chunks(self) -> Iterator[memoryview]:
         """See `ArraySource.chunks`."""
@@ -67,9 +77,9 @@ class TorchArray:
             yield memoryview(piece.view(torch.uint8).numpy() if piece.dim() else piece.numpy()).cast("B")
 
 
-def torch_arrays(path: Path) -> list[TorchArray]:
-    """The tensors of a file, by name."""
-    return [TorchArray(path, name, tensor) for name, tensor in _tensors(_load(path))]
+def torch_tensors(path: Path) -> list[tuple[str, Any]]:
+    """The tensors of a file with their names."""
+    return list(_tensors(_load(path)))
 
 
 def refuse_what_torch_has_not(path: Path, dtype: np.dtype[Any]) -> None:

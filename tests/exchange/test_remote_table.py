@@ -75,6 +75,8 @@ def test_it_says_what_it_is(world):
         slice(None, None, 7),
         slice(-3, None),
         slice(9, 3, -2),
+        slice(None, None, 10**30),
+        slice(0, 10**30),
     ],
     ids=str,
 )
@@ -88,6 +90,31 @@ def test_ids_of_any_shape_and_integer_type(world, kind):
     given_ids = ids.tolist() if kind is list else ids.astype(kind)
     assert (world.open(WORDS)[given_ids] == WORDS[ids]).all()
     assert world.open(WORDS, "more")[[]].shape == (0, 4, 6)
+
+
+def test_a_tuple_is_not_taken_for_rows(world):
+    with pytest.raises(ObmmArgumentError, match="one index"):
+        world.open(WORDS)[1, 2]
+
+
+def test_going_through_it_gives_every_row_once(world, monkeypatch):
+    monkeypatch.setattr("obmm.exchange.remote_table._ITERATED", 7 * WORDS[0].nbytes)  # 1000 is no multiple of 7
+    assert (np.stack(list(world.open(WORDS))) == WORDS).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (4, 0)], ids=str)
+def test_a_row_of_an_empty_table_is_named(world, shape):
+    table = world.open(np.zeros(shape, "<f4"), "empty")
+    with pytest.raises(ObmmArgumentError, match="row 5 does not exist in 'empty'") as caught:
+        table.gather([5])
+    assert "0 to -1" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [">f4", "U3", [("a", "<f4")]], ids=str)
+def test_what_torch_has_not_is_one_sentence(world, kind):
+    pytest.importorskip("torch", reason="pip install torch")
+    with pytest.raises(ObmmArgumentError, match="torch has no"):
+        world.open(np.zeros(3, kind), "odd").torch()
 
 
 def test_gather_writes_into_the_callers_array(world):
