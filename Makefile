@@ -59,20 +59,20 @@ CORES := $(shell nproc)
 .PHONY: test
 test: dev ## every test against the emulator
 	@echo "== tests"
-	@$(PYTEST) -n $(CORES) --dist loadgroup -m "not alone"
+	@$(PYTEST) -n $(CORES) -m "not alone"
 	@$(PYTEST) -m alone
 
 # the seed that is printed repeats an order: make shuffle SEED=...
 .PHONY: shuffle
 shuffle: dev ## every test in random order (SEED repeats one; TESTS narrows it)
 	@echo "== tests in random order"
-	@$(PYTEST) -p randomly $(if $(SEED),--randomly-seed=$(SEED)) -n $(CORES) --dist loadgroup -m "not alone" $(TESTS) || test $$? = 5 # 5: TESTS has none of them
+	@$(PYTEST) -p randomly $(if $(SEED),--randomly-seed=$(SEED)) -n $(CORES) -m "not alone" $(TESTS) || test $$? = 5 # 5: TESTS has none of them
 	@$(PYTEST) -p randomly $(if $(SEED),--randomly-seed=$(SEED)) -m alone $(TESTS) || test $$? = 5
 
 .PHONY: quick
 quick: dev ## the tests of the core rooms: below two minutes
 	@echo "== quick tests"
-	@$(PYTEST) -q -n $(CORES) --dist loadgroup -m "not alone and not slow" tests/test_house.py tests/test_docs.py tests/words tests/driver tests/windows \
+	@$(PYTEST) -q -n $(CORES) -m "not alone and not slow" tests/test_house.py tests/test_docs.py tests/words tests/driver tests/windows \
 		tests/region tests/mapping tests/rows tests/host tests/cli
 
 .PHONY: engines

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from . import seeds
+from . import seeds, units
 
 # The background job of a shell has SIGINT ignored, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -20,6 +22,27 @@ settings.register_profile(
     "obmm", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=seeds.CHOSEN != "random"
 )
 settings.load_profile("obmm")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return units.scheduler(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Processes beside each other begin with the longest units; one alone keeps the order of the folders."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: units.place_of(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """Twelve thousand tests and their modules live until the end: no collection of garbage looks at them again.
+
+    Tests that look for what a finalizer left collect hundreds of times, and each walk of them took longer than the test.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # it compiles everything once more: in one process
-pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -12,8 +12,6 @@ import pytest
 
 from obmm.bench import plots, report_html, results
 
-pytestmark = pytest.mark.xdist_group("browser")  # one run for all of them
-
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

@@ -12,8 +12,6 @@ from obmm.bench.run import MODELLED, NOT_MODELLED, WORKLOADS
 from obmm.cli.bench import bench
 from obmm.emulator.profile import Profile
 
-pytestmark = pytest.mark.xdist_group("fabric run")  # one run for all of them
-
 PROFILE = Profile.named("ub-noncacheable")
 
 

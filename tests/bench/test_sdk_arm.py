@@ -22,8 +22,6 @@ from obmm.cli.bench import bench
 from obmm.sdk.errors import SdkError
 from obmm.sdk.standin import SENTENCE
 
-pytestmark = pytest.mark.xdist_group("sdk arm")  # one run for all of them
-
 ARMS = ("sdk-cacheable", "sdk-nc", "sdk-pmd")
 WORKLOADS = "loads,batch,read,write,control,control-sdk"
 

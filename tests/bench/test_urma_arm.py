@@ -35,8 +35,6 @@ from obmm.cli.bench import bench
 from obmm.urma.errors import UrmaTimeout
 from obmm.urma.standin import SENTENCE, StandIn, inject
 
-pytestmark = pytest.mark.xdist_group("urma arm")  # one run for all of them
-
 SMOKE = PRESETS["smoke"]
 WORKLOADS = "row,batch,step,tables,lists,control-urma"
 CONTROL = {

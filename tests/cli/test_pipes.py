@@ -24,7 +24,7 @@ import obmm
 from obmm import emulator
 from obmm.cli.main import main
 
-pytestmark = [pytest.mark.xdist_group("pipes"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 ESCAPE = re.compile(r"\x1b")
 COLOUR = re.compile(r"\x1b\[[\d;]*\b(?:[34][0-8]|9[0-7]|10[0-7])\b")

@@ -23,7 +23,7 @@ from tests.exchange.test_commands import run, served, table
 
 __all__ = ["table"]  # a fixture
 
-pytestmark = [pytest.mark.xdist_group("default port"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

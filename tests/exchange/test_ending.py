@@ -21,8 +21,6 @@ from obmm import emulator
 from tests.exchange.conftest import left_behind
 from tests.exchange.test_commands import TABLE, run, served
 
-pytestmark = pytest.mark.xdist_group("default port")
-
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:

@@ -19,7 +19,7 @@ from obmm.exchange.control import ControlSocket, control_path
 from tests.exchange.conftest import left_behind, until
 from tests.exchange.failing_commands import WHOLE, at_once, play
 
-pytestmark = [pytest.mark.xdist_group("default port"), pytest.mark.timeout(0 if WHOLE else 60)]
+pytestmark = pytest.mark.timeout(0 if WHOLE else 60)
 
 Start = Callable[..., Server]
 COMMANDS = (

@@ -26,7 +26,7 @@ from obmm.exchange import Server
 from tests.exchange.conftest import left_behind, until
 from tests.exchange.failing_commands import WHOLE, at_once, play
 
-pytestmark = [pytest.mark.xdist_group("default port"), pytest.mark.timeout(0 if WHOLE else 120)]
+pytestmark = pytest.mark.timeout(0 if WHOLE else 120)
 
 Start = Callable[..., Server]
 NAMED = "of-the-test"  # the fabric that `emulate up` starts

@@ -15,7 +15,7 @@ import pytest
 from tests.reference.examples import Ran
 from tests.reference.surface import Thing, doors, kept, names_of, parameters, raises, surface
 
-pytestmark = [pytest.mark.xdist_group("reference"), pytest.mark.timeout(300)]  # the examples run once, in one process
+pytestmark = pytest.mark.timeout(300)  # the examples run once, in one process
 
 DOORS = sorted(doors())
 SECONDS = re.compile(r"(^|_)(timeout|seconds|deadline|term|patience|grace|interval)|_s$")
