@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from . import seeds, units
+from . import ports, seeds, units
 
 # The background job of a shell has SIGINT ignored, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -49,6 +50,13 @@ def pytest_collection_finish() -> None:
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Journals and notes of held leases: what one test leaves on this host is nothing that another one finds."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
+@pytest.fixture
+def default_port() -> Iterator[int]:
+    """The port that a user gets, for this test alone on this machine."""
+    with ports.default_port() as port:
+        yield port
 
 
 POISON_UNIT = 16 << 10

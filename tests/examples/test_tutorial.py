@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("default port")  # some take the port that a user gets
-
-
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 STAYS = "# stays"
@@ -51,6 +48,7 @@ def shell(tmp_path):
     subprocess.run(["obmm", "emulate", "down"], env=environment, capture_output=True, check=False, timeout=30)
 
 
+@pytest.mark.usefixtures("default_port")
 @pytest.mark.timeout(240)
 def test_every_step_of_the_tutorial_runs_as_printed(shell):
     work, environment, staying = shell

@@ -23,9 +23,6 @@ from obmm.cli.fetch import fetch
 from obmm.exchange import AuthenticationError, Key
 from tests.exchange.conftest import FakeRegion, left_behind, until
 
-pytestmark = pytest.mark.xdist_group("default port")  # some take the port that a user gets
-
-
 TABLE = (np.arange(300 * 341, dtype="<f4") * np.float32(0.001)).reshape(300, 341)
 
 
@@ -194,6 +191,8 @@ def test_no_key_says_how_to_make_one(table: Path, tmp_path: Path) -> None:
     assert "openssl rand -hex 32" in answer.stderr
 
 
+@pytest.mark.usefixtures("default_port")
+@pytest.mark.timeout(240)
 def test_a_table_larger_than_the_node_is_refused_with_what_to_do(
     fabric: emulator.Fabric, key: Path, tmp_path: Path
 ) -> None:

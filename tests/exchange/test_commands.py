@@ -33,9 +33,6 @@ from obmm.exchange import Server
 from tests.exchange.conftest import left_behind, until
 from tests.exchange.test_kill import victim
 
-pytestmark = pytest.mark.xdist_group("default port")  # some take the port that a user gets
-
-
 Start = Callable[..., Server]
 TABLE = np.arange(4096, dtype="<f4").reshape(64, 64)
 
@@ -240,6 +237,8 @@ def test_a_closed_stdout_a_full_disk_and_no_home_are_no_tracebacks(tmp_path: Pat
 # --- C3: checks before work --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("default_port")
+@pytest.mark.timeout(240)
 def test_what_is_unfit_is_found_before_anything_is_exported(
     fabric: emulator.Fabric, tmp_path: Path, table: Path, key: Path, start: Start
 ) -> None:

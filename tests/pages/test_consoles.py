@@ -22,7 +22,7 @@ from obmm.exchange import ArrayManifest, Key
 from obmm.files import array_writer
 from tests.pages.blocks_of_code import NEEDS, ROOT, blocks
 
-pytestmark = [pytest.mark.xdist_group("default port"), pytest.mark.timeout(240)]  # the port that a user gets
+pytestmark = pytest.mark.timeout(240)
 
 SWAPS = {
     "node-a": "127.0.0.1",  # two emulated nodes are one host
@@ -143,6 +143,7 @@ def furnish(folder: Path) -> None:
     os.link(folder / "cluster.key", folder / ".config" / "obmm" / "cluster.key")
 
 
+@pytest.mark.usefixtures("default_port")
 @pytest.mark.parametrize("page", scripts())
 def test_lines_that_serve_and_fetch_run(page, shell):
     furnish(shell.folder)
