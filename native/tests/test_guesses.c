@@ -105,11 +105,13 @@ TEST(gathers_are_as_long_as_the_longer_ones)
 /* ---- announced, and begun ---- */
 
 static struct obmm_engine *watched;
-enum { NOT_YET = 1 };
-static _Atomic uint64_t main_thread_saw;
 static pthread_t main_thread;
+static _Atomic uint64_t still_expected;
+static _Atomic bool worker_came;
 
-/* The worker leaves the first part to the caller, which sees what is expected while parts are left. */
+enum { NOT_YET = 1, ALONE = 2 };
+
+/* The caller looks once the worker has begun, if it does, and before that ends: the gather has not ended by itself. */
 static int look(struct obmm_work *work, uint64_t from, uint64_t to)
 {
 	uint64_t began = obmm_now_ns();
@@ -117,39 +119,48 @@ static int look(struct obmm_work *work, uint64_t from, uint64_t to)
 	(void)work;
 	(void)from;
 	(void)to;
-	if (pthread_equal(pthread_self(), main_thread)) {
-		if (atomic_load(&main_thread_saw) == NOT_YET)
-			atomic_store(&main_thread_saw, atomic_load(&watched->team.expected_ns));
+	if (!pthread_equal(pthread_self(), main_thread)) {
+		atomic_store(&worker_came, true);
+		while (atomic_load(&still_expected) == NOT_YET)
+			sched_yield();
 		return 0;
 	}
-	while (atomic_load(&main_thread_saw) == NOT_YET && obmm_now_ns() - began < MOST_NS)
+	while (!atomic_load(&worker_came) && obmm_now_ns() - began < MOST_NS)
 		sched_yield();
+	atomic_store(&still_expected, atomic_load(&worker_came) ? atomic_load(&watched->team.expected_ns) : ALONE);
 	return 0;
+}
+
+static bool a_hand_is_open(void)
+{
+	return engine_hand_is_open(&watched->workers[0]) || engine_hand_is_open(&watched->workers[1]);
 }
 
 TEST(nobody_spins_for_a_gather_that_has_all_its_threads)
 {
 	const struct obmm_table nothing = { .tuning = { .order_rows = UINT32_MAX } };
 	struct obmm_work work = { look, 1 };
-	struct obmm_request request = { .table = &nothing, .count = 64, .work = &work };
+	struct obmm_request request = { .table = &nothing, .count = 2, .work = &work };
 	struct obmm_outcome outcome = { .threads = 0 };
 	bool seen = false;
 
 	watched = start();
 	main_thread = pthread_self();
-	/* until a worker is awake when it is called: this machine's CPUs may have others to run */
+	/* until a worker is handed it: this machine's CPUs may have others to run */
 	for (int tries = 0; tries < 20000 && !seen; tries++) {
-		uint64_t began = obmm_now_ns();
-
-		atomic_store(&main_thread_saw, NOT_YET);
-		atomic_store(&watched->team.streak, 0); /* each stands alone */
+		/* other processes gather beside this test */
+		atomic_store(&watched->team.limit, WORKERS);
 		atomic_store(&watched->team.room, WORKERS);
+		atomic_store(&watched->team.streak, 0); /* each stands alone */
+		atomic_store(&worker_came, false);
+		atomic_store(&still_expected, NOT_YET);
 		obmm_engine_expect(watched, MOST_NS);
-		while (!atomic_load(&watched->workers[0].spinning) && !atomic_load(&watched->workers[1].spinning) &&
-		       obmm_now_ns() - began < MOST_NS)
-			sched_yield();
+		if (!a_hand_is_open()) {
+			usleep(100);
+			continue;
+		}
 		CHECK(obmm_engine_gather(watched, &request, 2, &outcome) == 0);
-		seen = outcome.threads == 2 && !atomic_load(&main_thread_saw);
+		seen = !atomic_load(&still_expected);
 	}
 	CHECK(seen);
 	obmm_engine_free(watched);
