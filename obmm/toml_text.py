@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 import tomllib
-from pathlib import Path
 from typing import Any
+
+from obmm.regular import read_regular
 
 MOST_BYTES = 1 << 20
 
@@ -30,11 +31,6 @@ def parse_toml(text: bytes) -> dict[str, Any]:
         raise ValueError("a number of thousands of digits") from None
 
 
-def never_waiting(path: str, flags: int) -> int:
-    """An opener for `open`: a pipe without a writer is opened, and refused by its kind, instead of waited for."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def read_toml(path: str | os.PathLike[str], most: int = MOST_BYTES) -> dict[str, Any]:
     """The document in a regular file of at most ``most`` bytes; ValueError for another, OSError if it cannot be read.
 
@@ -42,10 +38,10 @@ def read_toml(path: str | os.PathLike[str], most: int = MOST_BYTES) -> dict[str,
     Traceback (most recent call last):
     ValueError: not a regular file
     """
-    with open(Path(path), "rb", opener=never_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("not a regular file")
-        text = file.read(most + 1)
-    if len(text) > most:
-        raise ValueError(f"more than {most} bytes")
+    try:
+        text = read_regular(path, most)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EFBIG):
+            raise ValueError(error.strerror) from None
+        raise
     return parse_toml(text)

@@ -46,6 +46,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "exposition",
             "handle",
             "names",
+            "regular",
             "sizes",
             "toml_text",
         }

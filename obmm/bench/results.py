@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from obmm.bench import plausible
+from obmm.regular import read_regular
 
 FORMAT, VERSION = "obmm-bench", 3
+_MOST_BYTES = 256 << 20
 Document = dict[str, Any]
 AGAIN, CLOSE = "open again", "close"
 """In `skipped`, in place of a workload: the arm was there, and then it was lost."""
@@ -35,9 +37,11 @@ def read(path: str | os.PathLike[str]) -> Document:
 
     name = os.fsencode(path).decode("utf-8", "replace")
     try:
-        document = json.loads(Path(path).read_text("utf-8"), parse_float=_finite, parse_constant=_finite)
-    except (OSError, ValueError, RecursionError) as error:
-        raise NotResults(f"{name}: {error}") from error
+        document = json.loads(read_regular(path, _MOST_BYTES).decode(), parse_float=_finite, parse_constant=_finite)
+    except OSError as error:
+        raise NotResults(f"{name}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise NotResults(f"{name}: no results of `obmm bench run`, which are JSON: {error}") from error
     if not isinstance(document, dict) or (document.get("format"), document.get("version")) != (FORMAT, VERSION):
         raise NotResults(f"{name}: no results of `obmm bench run` (format {FORMAT}, version {VERSION})")
     wrong = best_match(Draft202012Validator(json.loads(SCHEMA.read_text("utf-8"))).iter_errors(document))

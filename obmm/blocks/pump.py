@@ -37,12 +37,6 @@ class Driven(Protocol):
     def beat(self) -> float: ...
 
 
-def ring(event: Descriptor) -> None:
-    """Wake up who waits for `event`, unless it is closed."""
-    if event.fileno() >= 0:
-        os.eventfd_write(event.fileno(), 1)
-
-
 class Pump:
     """One thread, an eventfd for the gather engine and one for all other callers.
 
@@ -73,7 +67,7 @@ class Pump:
 
     @property
     def wake(self) -> Descriptor:
-        """What wakes the thread up (`ring`)."""
+        """What wakes the thread up."""
         return self._wake
 
     def start(self) -> None:
@@ -99,13 +93,13 @@ class Pump:
         with self._idle:  # between look and write the descriptor is neither closed nor reused
             if not self._over:
                 self._mail.append(call)
-                ring(self._wake)
+                self._wake.ring()
 
     def hurry(self) -> None:
         """Beat now: something has changed."""
         with self._idle:
             self._next_beat = 0.0
-            ring(self._wake)
+            self._wake.ring()
 
     def drain(self, timeout: float | None) -> bool:
         """Wait until no job is on the way."""
@@ -125,7 +119,7 @@ class Pump:
         """End the thread; False when it is still inside a call: it gives its descriptors back when it comes out."""
         with self._idle:
             self._running = False
-            ring(self._wake)
+            self._wake.ring()
         if not self._begun:
             self.forget()
             return True

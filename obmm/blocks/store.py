@@ -12,7 +12,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from obmm.blocks.buffers import Pieces
 from obmm.blocks.errors import refused
 from obmm.blocks.keeper import Keeper
 from obmm.blocks.keys import Key, Namespace, check_keys
-from obmm.blocks.pump import ASK_S, Pump, ring
+from obmm.blocks.pump import ASK_S, Pump
 from obmm.blocks.reasons import Reason
 from obmm.blocks.session import UnknownUserError
 from obmm.blocks.stats import BlockStats
@@ -116,7 +115,7 @@ class BlockStore(Closing):
             self._pump = Pump(weakref.ref(self), self._engine, name, self._keeper.let_go)
             self._keeper.on_change = self._pump.hurry
             self._open = True
-            self._warn_if_forgotten(f"{self!r}", partial(ring, self._pump.wake))
+            self._warn_if_forgotten(f"{self!r}", self._pump.wake.ring)
             tell_of_forks(self)
             self._pump.start()
         except BaseException:
@@ -330,7 +329,7 @@ class BlockStore(Closing):
         self._count(ticket.kind, ticket.work, took)
         ticket.end(took)
         self._done.append(ticket)
-        ring(self._event)
+        self._event.ring()
 
     def beat(self) -> float:
         """Between rooms: keep what is attached; seconds until the next time."""

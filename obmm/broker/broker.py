@@ -165,6 +165,7 @@ class Broker(Closing):
     def _take(self, connection: socket.socket) -> None:
         """Serve it in a thread of its own, if it may have one; whatever fails, it has no slot and is closed."""
         guest = None
+        waiting = [connection]  # whoever takes it out, the new thread or this one, closes it
         try:
             pid, uid, gid = _CREDENTIALS.unpack(
                 connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -176,16 +177,17 @@ class Broker(Closing):
                 self._turn_away(connection, pid, uid, "too many connections", False)
                 return
             try:
-                threading.Thread(target=self._serve, args=(guest, pid, gid), daemon=True).start()
+                threading.Thread(target=self._serve, args=(waiting, guest, pid, gid), daemon=True).start()
             except (RuntimeError, MemoryError, OSError) as error:  # no thread to be had; the next peer may have one
                 self.slots.leave(guest)
-                self._turn_away(connection, pid, uid, str(error) or type(error).__name__, guest.known)
+                with contextlib.suppress(IndexError):  # it runs after all, and answers
+                    self._turn_away(waiting.pop(), pid, uid, str(error) or type(error).__name__, guest.known)
         except BaseException:
+            # its thread may run after all: then it finds nothing to read; one that never does is kept by the interpreter
             with contextlib.suppress(OSError):
-                if guest is None:
-                    connection.close()
-                else:  # its thread may run after all: it finds nothing to read, and the last user closes
-                    connection.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError, IndexError):
+                waiting.pop().close()
             if guest is not None:
                 self.slots.leave(guest)
             raise
@@ -198,10 +200,10 @@ class Broker(Closing):
             connection.sendall(_answer(errno.EAGAIN))
         connection.close()
 
-    def _serve(self, guest: Guest, pid: int, gid: int) -> None:
-        uid, connection = guest.uid, guest.connection
+    def _serve(self, waiting: list[socket.socket], guest: Guest, pid: int, gid: int) -> None:
+        uid = guest.uid
         try:
-            with connection:
+            with waiting.pop() as connection:
                 request = _receive(connection)
                 if guest.sent_away:
                     return

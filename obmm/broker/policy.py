@@ -25,6 +25,7 @@ import fnmatch
 import grp
 import os
 import pwd
+import shlex
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ from typing import Any, Literal
 from obmm.errors import ObmmArgumentError, other_version
 from obmm.host.inventory import Kind
 from obmm.region.stamp import OwnerStamp
-from obmm.toml_text import never_waiting, parse_toml
+from obmm.regular import never_waiting
+from obmm.toml_text import parse_toml
 
 Which = Literal["own", "any"]
 
@@ -151,7 +153,7 @@ def _check(path: Path, facts: os.stat_result) -> None:
     if stat.S_IMODE(facts.st_mode) & 0o022 or facts.st_uid not in (0, os.geteuid()):
         raise _bad(
             f"{path} has mode {stat.S_IMODE(facts.st_mode):04o} and owner {facts.st_uid}: others could write it",
-            f"chown root {path}; chmod 0644 {path}",
+            f"chown root {shlex.quote(str(path))}; chmod 0644 {shlex.quote(str(path))}",
             errno.EACCES,
         )
 

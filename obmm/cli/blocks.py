@@ -23,7 +23,7 @@ from obmm.blocks.proof import Proof, load_blocks, new_seed, store_blocks
 from obmm.blocks.wire import COUNT, Op, Question
 from obmm.children import python_module
 from obmm.cli.elsewhere import other_node, printed, reachable
-from obmm.cli.exchange_options import exchange_options, log_to_stderr, protection
+from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection
 from obmm.cli.observing import observed
 from obmm.cli.output import console
 from obmm.cli.serving import allow_many_clients, until_interrupted, until_ready_no_reload
@@ -53,7 +53,9 @@ def blocks() -> None:
 @click.option("--port", default=DEFAULT_PORT, show_default=True, help="0 picks a free one")
 @click.option("--numa", default=0, show_default=True, help="NUMA node of the memory")
 @click.option("--journal", type=click.Path(), help="lease journal (default: ~/.local/state/obmm/leases-PORT.journal)")
-@click.option("--grace", default=10.0, show_default=True, help="seconds that users have to let go at the end")
+@click.option(
+    "--grace", type=SECONDS, default=10.0, show_default=True, help="seconds that users have to let go at the end"
+)
 @click.option("--metrics", metavar="HOST:PORT", help="answer GET /metrics and /healthz here (off by default)")
 @exchange_options
 def serve(

@@ -34,6 +34,7 @@ _FIXES = {
     errno.ENFILE: "the whole machine has: end programs, or raise fs.file-max",
     errno.ENOMEM: "end programs, or use a machine with more",
     errno.EADDRINUSE: "another program listens there: choose another port",
+    errno.ENXIO: "nobody reads that pipe: start its reader first",
     errno.EIO: "the device or the disk failed: see the kernel's log",
 }
 
@@ -96,7 +97,7 @@ def _is_about_accounts(error: Exception) -> bool:
 
 def _close_stdout() -> None:
     """Python writes what is left at its end: into nothing, so that it does not complain either."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())
         os.close(nothing)
@@ -162,6 +163,8 @@ class Group(click.Group):
 
 def _flush() -> None:
     """What was printed is out, or the command has failed."""
+    if sys.stdout is None:  # it was closed before the command began
+        return
     try:
         sys.stdout.flush()
     except OSError:

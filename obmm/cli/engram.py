@@ -17,7 +17,7 @@ from rich.table import Table
 
 import obmm
 from obmm.cli.elsewhere import printed, reachable
-from obmm.cli.exchange_options import exchange_options, log_to_stderr, protection
+from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection
 from obmm.cli.output import bars, console
 from obmm.cli.serving import allow_many_clients, close_or_tell, until_interrupted, until_ready_no_reload
 from obmm.engram import FAMILIES, Checkpoint, Family, Plan, compare, families_of, find_tables, plan, publish
@@ -46,7 +46,9 @@ def engram() -> None:
 @click.option("--pmd", is_flag=True, help="map in 2 MiB blocks")
 @click.option("--term", default=60.0, show_default=True, help="lease term in seconds")
 @click.option("--journal", type=click.Path(), help="lease journal (default: ~/.local/state/obmm/leases-PORT.journal)")
-@click.option("--grace", default=30.0, show_default=True, help="seconds that importers have to let go at the end")
+@click.option(
+    "--grace", type=SECONDS, default=30.0, show_default=True, help="seconds that importers have to let go at the end"
+)
 @_MAP
 @exchange_options
 def publish_command(

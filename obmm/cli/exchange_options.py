@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import math
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +19,24 @@ from obmm.exchange.keys import default_key_path
 from obmm.exchange.net import check_one_mode
 from obmm.exchange.secrets import keep_secrets_in_memory
 from obmm.exchange.tls import TlsFiles
+
+
+class _Seconds(click.FloatRange):
+    """0 to a year: what clocks and timers can count."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(0, 365 * 86_400.0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail("not a number of seconds", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,11 +79,12 @@ def protection(
     if not key and not tls and not plain and not (access and Access.load(access).keys):
         default = default_key_path()
         if not default.exists():
+            quoted, quoted_parent = shlex.quote(str(default)), shlex.quote(str(default.parent))
             raise ObmmArgumentError.because(
                 "EXCHANGE",
                 errno.ENOENT,
                 f"no --key, --tls or --plain given, and there is no {default}",
-                f"(umask 077; mkdir -p {default.parent}; openssl rand -hex 32 > {default}) and copy that file to the "
+                f"(umask 077; mkdir -p {quoted_parent}; openssl rand -hex 32 > {quoted}) and copy that file to the "
                 "other nodes, or use --plain between processes of one host",
                 "docs/exchange.md",
             )
@@ -80,4 +101,4 @@ def protection(
     return how | with_rules
 
 
-__all__ = ["exchange_options", "log_to_stderr", "protection", "revoked_option"]
+__all__ = ["SECONDS", "exchange_options", "log_to_stderr", "protection", "revoked_option"]

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
+import numpy as np
+import numpy.typing as npt
 
 import obmm
 from obmm.cli.command import Command
@@ -37,9 +39,9 @@ def _parse_rows(ctx: click.Context, param: click.Parameter, value: str | None) -
             start = int(first)
             stop = int(last) if colon else start + 1
         except ValueError:
-            raise click.BadParameter(f"{part!r} is neither a row number nor a range first:last") from None
+            raise click.BadParameter(f"{part!r:.80} is neither a row number nor a range first:last") from None
         if not 0 <= start < stop:
-            raise click.BadParameter(f"{part!r}: rows are counted from 0, and a range ends behind its start")
+            raise click.BadParameter(f"{part!r:.80}: rows are counted from 0, and a range ends behind its start")
         rows.append(range(start, stop))
     return rows
 
@@ -99,6 +101,8 @@ def _check_output(target: Path) -> None:
         raise click.ClickException(f"{target}: there is no folder {target.parent}; make it, or name another")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise click.ClickException(f"{target}: the folder {target.parent} cannot be written to; name another")
+    if target.exists() and not target.is_file():
+        raise click.ClickException(f"{target} is no regular file; name another: it would be replaced")
 
 
 def _only_region(peer: Peer, as_json: bool) -> str | None:
@@ -167,6 +171,14 @@ def _read_everything(mapping: Mapping, name: str, manifest: ArrayManifest, outpu
     return {"rows": manifest.rows, "bytes_read": manifest.nbytes, "verified": verified, "seconds": round(seconds, 4)}
 
 
+def _in_words(rows: npt.NDArray[Any]) -> str:
+    """As NumPy prints them; texts of characters that do not exist, which it cannot print, as bytes."""
+    try:
+        return str(rows)
+    except (ValueError, SystemError, OverflowError):
+        return str(rows.view(np.dtype((np.void, rows.dtype.itemsize))))
+
+
 def _read_rows(
     mapping: Mapping, name: str, manifest: ArrayManifest, rows: list[range], output: str | None, *, quiet: bool
 ) -> dict[str, Any]:
@@ -193,5 +205,5 @@ def _read_rows(
         with array_writer(output, manifest, name, count) as file:
             file.write(data)
     elif not quiet:
-        click.echo(str(manifest.array(data, count)))
+        click.echo(_in_words(manifest.array(data, count)))
     return {"rows": count, "bytes_read": len(data), "seconds": round(seconds, 6)}

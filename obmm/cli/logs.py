@@ -6,8 +6,12 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import click
 
 from obmm.background import LINES, Background
 from obmm.exchange.audit import LINES as AUDIT_LINES
@@ -57,7 +61,9 @@ class FileHandler(DescriptorHandler):
         super().__init__(self._opened(), formatter, lines)
 
     def _opened(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o640)
+        # a pipe without a reader is refused and not waited for, one whose reader stopped costs lines
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+        return os.open(self._path, flags, 0o640)
 
     def write(self, data: memoryview) -> None:
         """To the file that has the name now."""
@@ -69,6 +75,19 @@ class FileHandler(DescriptorHandler):
             old, self._fd = self._fd, self._opened()
             os.close(old)
         super().write(data)
+
+
+def tell(text: str) -> None:
+    """Say something on stderr from a service that must go on: a reader that stopped costs the line, and no more."""
+    try:
+        fd = sys.stderr.fileno()
+    except (OSError, ValueError, AttributeError):  # none, or a program's own
+        click.echo(text, err=True)
+        return
+    with suppress(OSError):
+        DescriptorHandler(fd, logging.Formatter(), LINES).write(
+            memoryview(f"{text}\n".encode(errors="backslashreplace"))
+        )
 
 
 def log_to_stderr(verbose: bool) -> None:

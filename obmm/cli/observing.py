@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from obmm.cli.logs import tell
 from obmm.driver.backend import ensure_runtime_directory
 from obmm.exchange import Server
 from obmm.exchange.control import ControlSocket, control_path
@@ -30,7 +31,7 @@ def observed(server: Server, metrics: str | None, collectors: Callable[[], Seque
             stack.enter_context(ControlSocket(server, path))
         except OSError as error:  # a path that is too long for a socket has no errno
             why = error.strerror or f"{error}; fix: a shorter XDG_RUNTIME_DIR"
-            click.echo(f"without a runtime folder `obmm lease` cannot reach this server: {why}", err=True)
+            tell(f"without a runtime folder `obmm lease` cannot reach this server: {why}")
         yield
 
 

@@ -16,7 +16,7 @@ import click
 from obmm.broker.broker import Broker
 from obmm.broker.policy import Policy
 from obmm.cli.command import Command
-from obmm.cli.logs import line_writer
+from obmm.cli.logs import line_writer, tell
 from obmm.cli.notify import Watchdog, notify
 from obmm.cli.observing import watched
 from obmm.cli.serving import LOOK_S, until_ready_no_reload
@@ -67,7 +67,7 @@ def open_broker(
         ended: list[BaseException] = []
         thread = threading.Thread(target=_run, args=(broker, ended), name="obmm-broker", daemon=True)
         thread.start()
-        click.echo(f"obmm open-broker on {place} for {backend}, {len(policy.rules)} rules", err=True)
+        tell(f"obmm open-broker on {place} for {backend}, {len(policy.rules)} rules")
         notify("READY=1")
         watchdog = Watchdog(lambda: broker.alive)
         while thread.is_alive():
@@ -91,10 +91,10 @@ def _run(broker: Broker, ended: list[BaseException]) -> None:
 def _reload(broker: Broker, path: str) -> None:
     try:
         broker.reload(Policy(path))
-    except OSError as error:
-        click.echo(f"the policy stays as it was: {error.strerror}", err=True)
+    except Exception as error:  # whatever the file holds and the system says, who is served stays served
+        tell(f"the policy stays as it was: {getattr(error, 'strerror', None) or repr(error)}")
     else:
-        click.echo("policy read again", err=True)
+        tell("policy read again")
 
 
 def _show(policy: Policy) -> None:

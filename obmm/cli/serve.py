@@ -17,7 +17,7 @@ from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, Transfe
 import obmm
 from obmm.cli.command import Command
 from obmm.cli.elsewhere import other_node, printed, reachable
-from obmm.cli.exchange_options import exchange_options, log_to_stderr, protection, revoked_option
+from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection, revoked_option
 from obmm.cli.logs import audit_to
 from obmm.cli.observing import observed
 from obmm.cli.output import bars
@@ -52,7 +52,9 @@ from obmm.region.exported import ExportedRegion
 )
 @click.option("--audit", type=click.Path(path_type=Path), help="append a line of JSON per grant, release and refusal")
 @click.option("--metrics", metavar="HOST:PORT", help="/metrics and /healthz there (default: nowhere)")
-@click.option("--grace", default=30.0, show_default=True, help="seconds that importers have to let go at the end")
+@click.option(
+    "--grace", type=SECONDS, default=30.0, show_default=True, help="seconds that importers have to let go at the end"
+)
 @click.option("--status", "status_of", metavar="HOST:PORT", help="show the state of a running server instead")
 @exchange_options
 @revoked_option

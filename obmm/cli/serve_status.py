@@ -11,6 +11,8 @@ from rich.table import Table
 from obmm.cli.output import console
 from obmm.cli.text import cell, shown
 
+_LONGEST_S = 1e12  # what is longer, or no number, is not shown
+
 
 def show_status(where: str, status: dict[str, Any]) -> None:
     """Whatever a server says is shown; what it does not say is a dash."""
@@ -34,7 +36,9 @@ def show_status(where: str, status: dict[str, Any]) -> None:
             counts = ", ".join(f"{shown(count)} {shown(state)}" for state, count in _dict(item.get("leases")).items())
             size = item.get("bytes")
             number = f"{size:,}" if isinstance(size, int) else "-"
-            regions.add_row(cell(item.get("region", "-")), number, cell(item.get("state", "-")), cell(counts or "none"))
+            regions.add_row(
+                cell(item.get("region", "-")), cell(number), cell(item.get("state", "-")), cell(counts or "none")
+            )
         else:
             leases.add_row(
                 cell(item.get("lease", "-")),
@@ -56,4 +60,6 @@ def _dict(value: object) -> dict[str, Any]:
 
 
 def _seconds(value: object) -> str:
-    return f"{value:.0f} s" if isinstance(value, int | float) else "-"
+    if not isinstance(value, int | float) or not abs(value) < _LONGEST_S:
+        return "-"
+    return f"{value:.0f} s"

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from obmm.background import BackgroundLogger
+from obmm.cli.logs import tell
 from obmm.cli.notify import Watchdog, notify
 from obmm.cli.text import shown
 from obmm.errors import ObmmError
@@ -63,10 +64,7 @@ def _ask_for(server: Server, grace: float) -> None:
     with suppress(ObmmError):
         out = sum(server.counts()["leases"].values())
         if out:
-            click.echo(
-                f"{out} lease(s) are out: asking for them, up to {grace:g} s; interrupt once more to give them up",
-                err=True,
-            )
+            tell(f"{out} lease(s) are out: asking for them, up to {grace:g} s; interrupt once more to give them up")
 
 
 def _end(server: Server, grace: float, signals: queue.SimpleQueue[int]) -> bool:
@@ -97,7 +95,7 @@ def close_or_tell(server: Server, grace: float) -> None:
     try:
         server.close(timeout=grace)
     except LeasesOutstandingError as error:
-        click.echo(who_is_in_the_way(server, error), err=True)
+        tell(who_is_in_the_way(server, error))
     except ObmmError as error:
         log.error("%s", error.strerror)
 
@@ -132,8 +130,8 @@ def reload(server: Server, how: dict[str, Any]) -> None:
     """Read keys, certificates and rules again; what is unfit leaves everything as it was."""
     try:
         ended = server.reload(key=how.get("key"), tls=how.get("tls"), access=how.get("access"))
-    except (ObmmError, OSError) as error:
-        log.error("keys, certificates and rules stay as they were: %s", error.strerror)
+    except Exception as error:  # whatever the files hold and the system says, who is served stays served
+        log.error("keys, certificates and rules stay as they were: %s", getattr(error, "strerror", None) or repr(error))
     else:
         log.info("keys, certificates and rules read again; %d session(s) ended", ended)
 

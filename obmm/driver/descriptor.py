@@ -37,7 +37,9 @@ class Descriptor(Owner):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> Self:
-        """As `os.open`."""
+        """As `os.open`; EINVAL for a name with a NUL in it, of which the system would see the first part only."""
+        if b"\0" in os.fsencode(path):
+            raise ObmmError(errno.EINVAL, f"no descriptor of {os.fspath(path)!r}: a NUL ends no name; fix: name a file")
         return cls()._made(lib.obmm_descriptor_open, os.fsencode(path), flags, mode, path=os.fspath(path))
 
     @classmethod
@@ -59,6 +61,20 @@ class Descriptor(Owner):
     def fileno(self) -> int:
         """Its number, or -1 once closed."""
         return int(self._note.fd_plus_one) - 1
+
+    def ring(self) -> None:
+        """Wake up who waits for an `eventfd`; nothing once it is closed.
+
+        What the system refuses is asked for once more: a wake-up that is lost hangs somebody.
+        """
+        if self.fileno() < 0:
+            return
+        try:
+            os.eventfd_write(self.fileno(), 1)
+        except BlockingIOError:
+            pass  # it is readable already
+        except Exception:
+            os.eventfd_write(self.fileno(), 1)
 
     def close(self) -> None:
         """Close it.  Idempotent."""

@@ -18,6 +18,8 @@ from typing import Any, Literal
 from obmm.closing import Closing, in_forked_children
 from obmm.driver.backend import Backend, ensure_runtime_directory
 from obmm.driver.modelled import TOLD, set_fabric
+from obmm.regular import read_regular
+from obmm.toml_text import MOST_BYTES
 
 from .control import ControlClient
 from .directory import FabricDirectory
@@ -272,7 +274,7 @@ def launch(
         "name": name,
         "runtime": str(runtime),
         "nodes": nodes if isinstance(nodes, int) else list(nodes),
-        "topology": None if topology is None else Path(topology).read_text(),
+        "topology": None if topology is None else read_regular(topology, MOST_BYTES).decode(),
         "strict": strict,
         "seed": seed,
         "log_level": log_level,

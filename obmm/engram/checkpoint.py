@@ -15,6 +15,7 @@ from obmm.closing import Closing
 from obmm.driver.descriptor import Descriptor
 from obmm.engram.errors import refused_file
 from obmm.engram.safetensors import TensorFile, read_header
+from obmm.regular import read_regular
 
 INDEX = "model.safetensors.index.json"
 _MAX_JSON = 256 << 20
@@ -156,11 +157,14 @@ class Checkpoint(Closing):
 
 
 def _object(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    if size > _MAX_JSON:
-        raise refused_file(f"{path} has {size} bytes", "name a .safetensors file, an index or a folder with them")
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_regular(path, _MAX_JSON))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EFBIG):
+            raise
+        raise refused_file(
+            f"{path}: {error.strerror}", "name a .safetensors file, an index or a folder with them"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise refused_file(
             f"{path} is not JSON: {str(error)[:100]}", "complete the download, or copy it again"

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from obmm.engram.errors import refused_file
+from obmm.errors import ObmmError
+from obmm.regular import open_regular
 
 MAX_HEADER = 100 << 20
 """Bytes: what the format's own readers allow."""
@@ -54,14 +56,17 @@ class TensorFile:
 def read_header(path: Path) -> dict[str, TensorFile]:
     """The tensors of a file by name; ObmmArgumentError for a file that is not a safetensors file, or ends too early."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER):
                 raise _bad(path, f"{size} bytes, and a header of {length} bytes is announced")
             text = file.read(length)
     except OSError as error:
-        if error.__class__ is not FileNotFoundError and not isinstance(error, PermissionError | IsADirectoryError):
+        known = (
+            isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError) or error.errno == errno.EINVAL
+        )
+        if not known or isinstance(error, ObmmError):
             raise
         raise refused_file(
             f"{path}: {error.strerror}", "complete the download, or copy it again", error.errno or errno.EIO

@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
+import shlex
 import stat
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,7 +29,8 @@ from typing import Any
 
 from obmm.errors import ObmmArgumentError
 from obmm.exchange.keys import Key
-from obmm.toml_text import never_waiting, parse_toml
+from obmm.regular import never_waiting
+from obmm.toml_text import parse_toml
 
 KEYS = 64
 MAX_BYTES = 1 << 20
@@ -99,7 +101,7 @@ class Access:
                 if stat.S_IMODE(facts.st_mode) & 0o022 or facts.st_uid not in (0, os.geteuid()):
                     raise _bad(
                         f"{place} has mode {stat.S_IMODE(facts.st_mode):04o} and owner {facts.st_uid}: others could write it",
-                        f"chown root {place}; chmod 0644 {place}",
+                        f"chown root {shlex.quote(str(place))}; chmod 0644 {shlex.quote(str(place))}",
                         errno.EACCES,
                     )
                 document = parse_toml(file.read(MAX_BYTES))
@@ -120,6 +122,13 @@ class Access:
         if len(keys) > KEYS:
             raise _bad(f"{place} has {len(keys)} keys", f"at most {KEYS}: each is tried at every handshake")
         names = {key.who for key in keys}
+        for number, key in enumerate(keys, 1):
+            twin = next(
+                (each for each in keys[: number - 1] if each.identity == key.identity and each.who != key.who), None
+            )
+            if twin is not None:
+                problem = f"{place}, [[key]] {number}: {key.who!r} has the same key as {twin.who!r}, and would be taken for it"
+                raise _bad(problem, "give each name a key of its own")
         rules = tuple(
             _rule(place, number, raw, names) for number, raw in enumerate(_tables(place, document, "allow"), 1)
         )

@@ -21,6 +21,7 @@ FORMAT = "obmm-array"
 VERSION = 1
 _SCALAR = re.compile(r"[<>|=]?[a-zA-Z][0-9]*(\[[0-9]*[A-Za-z]+\])?", re.ASCII)
 _DEPTH = 8
+_MOST = (1 << 63) - 1  # bytes of an array
 
 
 def _bad(problem: str) -> ObmmArgumentError:
@@ -65,7 +66,10 @@ class ArrayManifest:
         if self.dtype.itemsize == 0:
             raise _bad(f"dtype {self.dtype} has no bytes")
         if any(type(length) is not int or length < 0 for length in self.shape) or len(self.shape) > 32:
-            raise _bad(f"shape {self.shape} is not up to 32 lengths of zero or more")
+            raise _bad(f"shape {self.shape!r:.200} is not up to 32 lengths of zero or more")
+        # as NumPy counts it: an axis of length zero makes the others no smaller
+        if math.prod(length for length in (self.dtype.itemsize, *self.shape) if length) > _MOST:
+            raise _bad(f"shape {self.shape!r:.200} of {self.dtype.itemsize}-byte items is larger than any memory")
 
     @property
     def nbytes(self) -> int:
@@ -112,7 +116,7 @@ class ArrayManifest:
         try:
             text = manifest.get("dtype")
             dtype = named(text) if isinstance(text, str) and text in NAMED else _parsed(text)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # NumPy's parser has errors of many kinds
             raise _bad(f"dtype {str(manifest.get('dtype'))[:100]!r}: {error}") from None
         return cls(dtype, tuple(shape), digest)
 
@@ -130,7 +134,7 @@ def _told_apart(dtype: np.dtype[Any]) -> bool:
     """Whether a reader makes the same type of what the manifest will say."""
     try:
         return bool(_parsed(json.loads(json.dumps(np.lib.format.dtype_to_descr(dtype)))) == dtype)
-    except (TypeError, ValueError):
+    except Exception:  # as in `parse`
         return False
 
 

@@ -137,7 +137,7 @@ class Connector:
             answer = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
             found = tuple((int(family), address) for family, _, _, _, address in answer[:MOST_ADDRESSES])
         except (OSError, UnicodeError) as error:
-            problem = getattr(error, "strerror", None) or str(error)
+            problem = "no name of a host" if isinstance(error, UnicodeError) else error.strerror or str(error)
         except BaseException as error:
             problem = repr(error)
         with contextlib.suppress(OSError):

@@ -53,6 +53,7 @@ class ControlSocket(Closing):
         except BaseException:
             self._open = False
             self._listener.close()
+            path.unlink(missing_ok=True)
             raise
 
     def close(self) -> None:
@@ -73,10 +74,10 @@ class ControlSocket(Closing):
         while self._open:
             try:
                 connection, _ = self._listener.accept()
-            except OSError as error:
+            except Exception as error:  # OSError, or no memory for one more: the operator comes again
                 if not self._open:
                     return
-                log.stranger("control socket: %s", error)
+                log.stranger("control socket: %r", error)
                 time.sleep(0.2)
                 continue
             try:
@@ -153,11 +154,15 @@ def _listen(path: Path) -> socket.socket:
                 if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
                     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
+    bound = False
     try:
         listener.bind(str(path))
+        bound = True
         path.chmod(0o600)
         listener.listen(8)
     except BaseException:
+        if bound:
+            path.unlink(missing_ok=True)
         listener.close()
         raise
     return listener

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import selectors
 import socket
 import time
@@ -19,13 +20,19 @@ log = BackgroundLogger("obmm.exchange.server")
 
 PAUSE_S = 0.5  # no accept on a listener for so long after it failed
 ACCEPTS_PER_TURN = 64
+LOST_PER_TURN = 32
+# accept(2) hands on what happened to the connection that it takes off the queue: the next one may be good
+_ITS_OWN = {
+    errno.EPERM, errno.EACCES, errno.EPROTO, errno.ENOPROTOOPT, errno.EOPNOTSUPP, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH, errno.ENONET, errno.ETIMEDOUT, errno.ECONNRESET,
+}  # fmt: skip
 
 
 class Door:
     """One listening socket in a loop: every connection goes to ``came``.
 
-    A failure of accept(2), whichever (out of descriptors, a firewall's EPERM, a network that is gone), costs this
-    listener a pause, and other clients nothing.
+    A failure of accept(2) that is one connection's (a firewall's EPERM, a network that is gone) costs that connection.
+    Any other (out of descriptors), or many in a row, costs this listener a pause.
     """
 
     def __init__(self, listener: socket.socket, selector: Waiter, came: Callable[[socket.socket, str], None]) -> None:
@@ -41,6 +48,7 @@ class Door:
 
     def on_ready(self, mask: int) -> float | None:
         """Accept what waits; the time of the next try if this listener must rest."""
+        lost = 0
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, address = self.listener.accept()
@@ -48,6 +56,9 @@ class Door:
                 return None
             except BaseException as error:
                 self.failures += 1
+                lost += 1
+                if getattr(error, "errno", None) in _ITS_OWN and lost < LOST_PER_TURN:
+                    continue
                 log.stranger(
                     "no new connections for %.1f s: %s; out of descriptors: raise the limit (ulimit -n)", PAUSE_S, error
                 )
@@ -103,7 +114,7 @@ def _addresses(host: str, port: int) -> list[tuple[int, str]]:
         flags = socket.AI_PASSIVE | socket.AI_NUMERICSERV
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except (OSError, UnicodeError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
+        problem = "no name of a host" if isinstance(error, UnicodeError) else error.strerror or str(error)
         raise ObmmArgumentError.because(
             "SERVE", errno.EINVAL, f"host {host!r}: {problem}", "pass an address of this machine"
         ) from None
@@ -128,7 +139,7 @@ def _listener(family: int, address: tuple[str, int], dual: bool) -> socket.socke
         }
         fix = fixes.get(error.errno or 0, "choose another address or port")
         raise ObmmArgumentError.because(
-            "SERVE", error.errno or errno.EIO, f"cannot listen on {place}: {error.strerror}", fix
+            "SERVE", error.errno or errno.EIO, f"cannot listen on {place}: {os.strerror(error.errno or errno.EIO)}", fix
         ) from None
     listener.setblocking(False)
     return listener

@@ -35,9 +35,8 @@ class EventQueue(Owner, Generic[E]):
         """Never raises: a descriptor that cannot be written to now is written to with the next event."""
         with self._mutex:
             self._events.append(event)
-            if self.fileno() >= 0:
-                with contextlib.suppress(OSError):
-                    os.eventfd_write(self.fileno(), 1)
+            with contextlib.suppress(OSError, MemoryError):
+                self._event.ring()
 
     def drain(self) -> tuple[E, ...]:
         """All events since the last call, oldest first."""

@@ -175,9 +175,8 @@ def _read(path: Path) -> HeldNotes:
     head = json.loads(first)
     if head["format"] != 1:
         raise ValueError("made by another version of obmm")
-    owner = OwnerStamp(
-        bytes.fromhex(head["boot"]), int(head["namespace"]), int(head["pid"]), int(head["start"]), "", 0, 0
-    )
+    namespace, pid, start = (_number(head[name]) for name in ("namespace", "pid", "start"))
+    owner = OwnerStamp(bytes.fromhex(head["boot"]), namespace, pid, start, "", 0, 0)
     found: dict[bytes, HeldLease] = {}
     for text in rest:
         if not text:
@@ -195,7 +194,22 @@ def _read(path: Path) -> HeldNotes:
                 old = found[lease]
                 found[lease] = HeldLease(lease, old.region, old.server, old.proof, str(line["device"]))
             continue
-        files = tuple(str(each) for each in line["files"])
-        proof = Proof(str(line["mode"]), files, line["server_name"])
-        found[lease] = HeldLease(lease, str(line["region"]), str(line["server"]), proof)
+        found[lease] = HeldLease(lease, str(line["region"]), str(line["server"]), _proof(line))
     return HeldNotes(path, owner, tuple(found.values()))
+
+
+_FILES = {"plain": (0,), "key": (1,), "tls": (3, 4)}
+
+
+def _proof(line: dict[str, Any]) -> Proof:
+    mode, files, name = line["mode"], line["files"], line["server_name"]
+    texts = isinstance(files, list) and all(isinstance(each, str) for each in files)
+    if not texts or len(files) not in _FILES[mode] or not (name is None or isinstance(name, str)):
+        raise ValueError("no way to prove who asks")
+    return Proof(mode, tuple(files), name)
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise ValueError("a number that no process has")
+    return value

@@ -29,7 +29,16 @@ from pathlib import Path
 from obmm.closing import Owner
 from obmm.driver.descriptor import Descriptor
 from obmm.exchange.errors import JournalError
-from obmm.exchange.journal_lines import end_line, events, first_line, grant_line, host_id, is_of_this_host, replay
+from obmm.exchange.journal_lines import (
+    end_line,
+    events,
+    first_line,
+    grant_line,
+    host_id,
+    is_of_this_host,
+    may_be_ours,
+    replay,
+)
 from obmm.exchange.leases import LeaseRecord
 
 log = logging.getLogger("obmm.exchange.journal")
@@ -46,7 +55,7 @@ def default_journal(port: int) -> Path:
     folder = state_folder()
     path = folder / f"leases-{host_id()}-{port}.journal"
     earlier = folder / f"leases-{port}.journal"  # the name of the first version
-    if not path.exists() and earlier.exists() and is_of_this_host(earlier):
+    if not path.exists() and earlier.exists() and may_be_ours(earlier):
         return earlier
     return path
 

@@ -43,6 +43,8 @@ def host_id() -> str:
         source = _MACHINE_ID.read_text().strip()
     except (OSError, UnicodeDecodeError):
         source = ""
+    if not _is_hex(source, 16) or not int(source, 16):  # "uninitialized", say: of every machine of one image
+        source = ""
     return hashlib.sha256(b"obmm exchange host\0" + (source or os.uname().nodename).encode()).hexdigest()[:12]
 
 
@@ -83,6 +85,20 @@ def is_of_this_host(path: Path) -> bool:
         return False
 
 
+def may_be_ours(path: Path) -> bool:
+    """False for a journal that does not say whose it is, and whose leases are none of this boot's: perhaps another machine's."""
+    if not is_of_this_host(path):
+        return False
+    try:
+        with path.open("rb") as file:
+            if file.readline(256) == first_line():
+                return True
+        granted = [event["boot"] for event in events(path) if event["event"] == "grant"]
+    except OSError:  # a JournalError too
+        return False
+    return not granted or boot_id() in granted
+
+
 def events(path: Path) -> Iterator[dict[str, Any]]:
     """What the journal holds, oldest first.
 
@@ -121,12 +137,13 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
 
 def replay(path: Path) -> list[LeaseRecord]:
     """The leases that are out; those of an earlier boot are over, because a reboot removes every export."""
-    out: dict[str, LeaseRecord] = {}
+    out: dict[bytes, LeaseRecord] = {}
     boot = boot_id()
     for event in events(path):
+        lease = bytes.fromhex(event["lease"])
         if event["event"] == "grant" and event["boot"] == boot:
-            out[event["lease"]] = LeaseRecord(
-                id=bytes.fromhex(event["lease"]),
+            out[lease] = LeaseRecord(
+                id=lease,
                 region=event["region"],
                 generation=int(event["generation"], 16),
                 client=event["client"],
@@ -137,7 +154,7 @@ def replay(path: Path) -> list[LeaseRecord]:
                 state=LeaseState.UNKNOWN,
             )
         else:
-            out.pop(event["lease"], None)
+            out.pop(lease, None)
     return list(out.values())
 
 
@@ -147,7 +164,8 @@ def _check_head(path: Path, head: bytes) -> None:
     if not head.startswith(_TITLE):
         raise JournalError(f"{path} is something else than a lease journal and is left alone; name another file")
     number, _, rest = head[len(_TITLE) :].strip().partition(b" ")
-    if not number.isdigit() or (int(number) <= NEWEST and not rest.startswith(b"host=")):
+    # the rest of the file, if it has no lines: a number of thousands of digits is no version either
+    if not number.isdigit() or len(number) > 9 or (int(number) <= NEWEST and not rest.startswith(b"host=")):
         raise JournalError(
             f"the lease journal {path}, line 1: {head[:80]!r} is something else than a lease journal's first line; "
             "it is left alone, name another file"

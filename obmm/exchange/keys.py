@@ -7,10 +7,10 @@ import errno
 import hashlib
 import hmac
 import os
-import secrets
+import shlex
 import stat
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -84,8 +84,9 @@ class Key:
         """
         try:
             name = os.fspath(path)
-            os.fsencode(name)
-        except (TypeError, UnicodeEncodeError) as error:
+            if b"\0" in os.fsencode(name):
+                raise ValueError("a NUL ends no name")
+        except (TypeError, ValueError) as error:
             raise _refuse(repr(path), f"is not a path: {error}", "pass the path of the cluster's key file") from None
         text = Opaque(4 * MAX_BYTES)
         try:
@@ -123,10 +124,35 @@ class Key:
                 "name a new file",
                 error.errno or errno.EIO,
             ) from None
-        with closing(file):
-            os.write(file.fileno(), secrets.token_hex(MIN_BYTES).encode() + b"\n")
-            os.fsync(file.fileno())
-        return cls.load(path)
+        try:
+            with closing(file):
+                _write_random(file.fileno())
+                os.fsync(file.fileno())
+            return cls.load(path)
+        except BaseException as error:
+            with suppress(OSError):  # half a key keeps nobody from trying again
+                os.unlink(path)
+            if not isinstance(error, OSError) or isinstance(error, ObmmArgumentError):
+                raise
+            problem = f"cannot be written: {os.strerror(error.errno or errno.EIO)}"
+            raise _refuse(os.fspath(path), problem, "write it elsewhere", error.errno or errno.EIO) from None
+
+
+def _write_random(fd: int) -> None:
+    """A new key, digit by digit, and no other copy of it."""
+    secret, text = Opaque(MIN_BYTES), Opaque()
+    try:
+        with open("/dev/urandom", "rb", 0) as source:
+            if source.readinto(secret) != MIN_BYTES:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        for each in secret:
+            text += _HEX[each >> 4 : (each >> 4) + 1] + _HEX[each & 15 : (each & 15) + 1]
+        text += b"\n"
+        if os.write(fd, text) != len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        secret.wipe()
+        text.wipe()
 
 
 def _check_file(name: str, status: os.stat_result) -> None:
@@ -136,7 +162,7 @@ def _check_file(name: str, status: os.stat_result) -> None:
         raise _refuse(
             name,
             f"mode {stat.S_IMODE(status.st_mode):04o} lets group or others in",
-            f"chmod 600 {name}, and make a new key if others could read this one",
+            f"chmod 600 {shlex.quote(name)}, and make a new key if others could read this one",
             errno.EACCES,
         )
     if status.st_uid not in (os.geteuid(), 0):
@@ -156,6 +182,7 @@ def _is_credential(name: str, status: os.stat_result) -> bool:
     )
 
 
+_HEX = b"0123456789abcdef"
 _DIGITS = {ord(digit): value for value, digit in enumerate("0123456789abcdef")} | {
     ord(digit): value + 10 for value, digit in enumerate("ABCDEF")
 }
@@ -189,8 +216,9 @@ def check_private(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     try:
         status = os.stat(path)
-    except OSError as error:
-        raise _refuse(name, f"cannot be read: {error.strerror}", "pass the path of the private key") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+        problem = error.strerror if isinstance(error, OSError) else str(error)
+        raise _refuse(repr(name)[1:-1], f"cannot be read: {problem}", "pass the path of the private key") from None
     _check_file(name, status)
     return name
 

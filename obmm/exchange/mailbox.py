@@ -39,19 +39,9 @@ class Mailbox:
             if self.fileno() < 0:
                 future.cancel()
                 return future
-            self._ring()  # first: a call without a bell would wait for ever, and hold what it is made of
+            self._event.ring()  # first: a call without a bell would wait for ever, and hold what it is made of
             self._calls.append((call, future))
         return future
-
-    def _ring(self) -> None:
-        try:
-            os.eventfd_write(self.fileno(), 1)
-        except BlockingIOError:
-            pass  # it is readable already
-        except OSError:
-            os.eventfd_write(
-                self.fileno(), 1
-            )  # what was refused once is asked for once more: a lost call hangs its caller
 
     def end(self) -> None:
         """Have the loop end: for finalizers, which must hold little and may run in the middle of anything.
@@ -62,8 +52,8 @@ class Mailbox:
         if self._mutex._is_owned():  # type: ignore[attr-defined]  # this thread, in the middle of `post`
             return
         try:
-            if self._mutex.acquire(blocking=False) and self.fileno() >= 0:
-                self._ring()
+            if self._mutex.acquire(blocking=False):
+                self._event.ring()
         finally:  # an interrupt may have come with the mutex in hand
             try:  # noqa: SIM105 - the making of a `suppress` can be interrupted, with the mutex in hand
                 self._mutex.release()

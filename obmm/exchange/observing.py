@@ -1,30 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/healthz`` and ``/metrics`` of a server or broker, on an address of their own (extra ``metrics`` for the second).
 
-Each request is served by a thread, at most `AT_ONCE` of them with a time limit each: nothing here touches the server's
-loop but one short call.
+Each request is served by a thread: nothing here touches the server's loop but one short call.  When `AT_ONCE` are under
+way the oldest one of the busiest source goes, and the new one is let in: who sends nothing keeps no monitor out.
 """
 
 from __future__ import annotations
 
+import errno
 import http.server
 import importlib.util
+import os
 import socket
 import socketserver
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from obmm.background import BackgroundLogger
 from obmm.closing import Closing
 from obmm.errors import ObmmError
+from obmm.exchange.admission import source_of
 from obmm.exchange.door import bind
 from obmm.exchange.server import Server
 
 log = BackgroundLogger("obmm.exchange.server")
 
-AT_ONCE = 8
+AT_ONCE = 16
+MOST_THREADS = 64  # with those that were sent away and have not ended yet
 PATIENCE_S = 5.0
+PAUSE_S = 0.2  # after a failure of the listener
 
 
 class Watched(Protocol):
@@ -51,16 +59,19 @@ class Observatory(Closing):
             listener.close()
             raise
         self.port: int = listener.getsockname()[1]
-        self._thread = threading.Thread(
-            target=self._http.serve_forever, kwargs={"poll_interval": 0.2}, name="obmm-observe", daemon=True
-        )
-        self._thread.start()
+        self._thread = threading.Thread(target=self._http.serve_always, name="obmm-observe", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            listener.close()
+            raise
         self._open = True
 
     def close(self) -> None:
         """Stop answering.  Idempotent."""
         if not self._open:
             return
+        self._http.ending = True
         self._http.shutdown()
         self._http.server_close()
         self._thread.join(PATIENCE_S)
@@ -80,23 +91,61 @@ class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.socket = listener
         self.watched = watched
         self.collectors = collectors
-        self._slots = threading.BoundedSemaphore(AT_ONCE)
+        self.ending = False
+        self._mutex = threading.Lock()
+        self._under_way: dict[socket.socket, str] = {}  # to their sources, oldest first
+        self._served = 0
+
+    def serve_always(self) -> None:
+        """Until `shutdown`, whatever the system refuses meanwhile."""
+        while not self.ending:
+            try:
+                self.serve_forever(poll_interval=0.2)
+            except Exception as error:
+                log.stranger("metrics and health: %r", error)
+                time.sleep(PAUSE_S)
+
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except Exception as error:  # out of descriptors, or of memory: whoever waits is served later
+            log.stranger("no connection for metrics or health: %r", error)
+            time.sleep(PAUSE_S)
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        with self._mutex:
+            if self._served >= MOST_THREADS:
+                self.shutdown_request(request)
+                return
+            if len(self._under_way) >= AT_ONCE:
+                self._send_away()
+            self._under_way[request] = source_of(str(client_address[0]))
+            self._served += 1
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._slots.release()
+            self._over(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._slots.release()
+            self._over(request)
+
+    def _send_away(self) -> None:
+        """The oldest request of the source with most of them: its thread finds nothing more to read, and ends."""
+        busiest = Counter(self._under_way.values()).most_common(1)[0][0]
+        oldest = next(request for request, source in self._under_way.items() if source == busiest)
+        del self._under_way[oldest]
+        with suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)
+
+    def _over(self, request: socket.socket) -> None:
+        with self._mutex:
+            self._under_way.pop(request, None)
+            self._served -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.stranger("a request for metrics from %s failed", client_address)

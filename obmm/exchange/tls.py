@@ -171,13 +171,11 @@ def name_of(certificate: object) -> str:
     if not isinstance(certificate, dict):
         return ""
     alternatives = certificate.get("subjectAltName", ())
-    for kind in ("URI", "DNS"):
-        names = [value for each, value in alternatives if each == kind]
-        if names:
-            return _whole(names[0])
     common = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
-    # a common name that looks like a URI would pass for a URI name
-    return "" if not common or "://" in common[0] else _whole(common[0])
+    found = {kind: [value for each, value in alternatives if each == kind] for kind in ("URI", "DNS")} | {"CN": common}
+    kind, names = next(((kind, names) for kind, names in found.items() if names), ("", [""]))
+    # another name that looks like a URI would pass for a URI name
+    return "" if kind != "URI" and "://" in names[0] else _whole(names[0])
 
 
 def _whole(name: str) -> str:

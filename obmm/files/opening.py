@@ -35,6 +35,8 @@ def open_arrays(path: str | os.PathLike[str], tensors: Sequence[str] = ()) -> li
     (3,)
     """
     place = Path(path)
+    if b"\0" in os.fsencode(place):
+        raise refused(place, "a NUL ends no name", "pass the path of a file")
     try:
         if not stat.S_ISREG(kind := place.stat().st_mode) and not stat.S_ISDIR(kind):
             raise refused(place, "is neither a file nor a folder", "copy what it gives into a file")

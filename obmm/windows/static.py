@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shlex
 import stat
 import threading
 import weakref
@@ -99,7 +100,7 @@ class StaticWindows(Owner):
                 "WINDOWS",
                 errno.EACCES,
                 f"{self.path} has mode {stat.S_IMODE(facts.st_mode):04o} and owner {facts.st_uid}: it holds tokens",
-                f"chmod 0600 {self.path} and make it yours or root's",
+                f"chmod 0600 {shlex.quote(str(self.path))} and make it yours or root's",
                 "docs/windows.md",
             )
         try:

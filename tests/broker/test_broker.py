@@ -584,3 +584,28 @@ def test_a_full_disk_costs_the_line_and_sighup_reads_the_policy_again(fabric, fo
         child.send_signal(signal.SIGTERM)
         child.communicate(timeout=20)
         assert child.returncode == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, RuntimeError])
+def test_a_thread_that_never_runs_keeps_no_connection(serve, monkeypatch, error):
+    """The interpreter keeps a thread whose start was interrupted, and what it was given, for ever."""
+    served = serve("control = true")
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        if thread._target == served.broker._serve:
+            threading._limbo[thread] = thread
+            raise error
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with socket.socketpair()[0] as ours:
+        place = os.fstat(ours.fileno()).st_ino
+        connection = socket.socket(fileno=os.dup(ours.fileno()))
+        with contextlib.suppress(error):
+            served.broker._take(connection)
+        assert place
+        assert connection.fileno() == -1
+        assert not served.broker.slots.guests
+    for thread in [each for each in threading._limbo if each._target == served.broker._serve]:
+        del threading._limbo[thread]

@@ -182,7 +182,7 @@ def test_every_call_of_the_broker_fails_once(fabric: emulator.Fabric, monkeypatc
                 folder = Path(place) / str(at)
                 folder.mkdir()
                 fds, files = descriptors(), left_behind(fabric)
-                injector = Injector(at, ERRORS[at % len(ERRORS)](), ("close",))
+                injector = Injector(at, ERRORS[(at + at // STRIDE) % len(ERRORS)](), ("close",))
                 with monkeypatch.context() as patched:
                     patched.setattr(broker_module, "lib", Failing(broker_module.lib, injector))
                     scene = Scene(fabric, folder, injector, region.mem_id)
@@ -206,7 +206,7 @@ def test_every_call_of_the_broker_fails_once(fabric: emulator.Fabric, monkeypatc
                         raise AssertionError(f"a peer waits: {injector.hit} failed with {injector.error!r}") from None
                     finally:
                         scene.close()
-                until(lambda: descriptors() <= fds, 10)  # noqa: B023
+                until_closed(fds, what)
                 until(lambda: left_behind(fabric) == files, 10)  # noqa: B023
                 assert not (folder / "socket").exists(), what
                 if not injector.hit:
@@ -215,6 +215,13 @@ def test_every_call_of_the_broker_fails_once(fabric: emulator.Fabric, monkeypatc
                 at += STRIDE
     print("broker", tried, "failures tried")
     assert tried >= 60 // STRIDE, "the play has become too short to prove anything"
+
+
+def until_closed(fds: int, what: str) -> None:
+    try:
+        until(lambda: descriptors() <= fds, 10)
+    except AssertionError:
+        raise AssertionError(f"{what}: {descriptors()} descriptors are open, {fds} were") from None
 
 
 def until_whole(scene: Scene, what: str) -> None:

@@ -7,11 +7,14 @@ import os
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from obmm.cli.command import Command
+from obmm.cli.fetch import _in_words
 from obmm.cli.main import main
+from obmm.cli.serve_status import show_status
 from obmm.errors import ObmmError
 
 WILD = "\x1b[2J\x9b31m\u202egone"
@@ -56,3 +59,39 @@ def test_the_names_of_a_policys_rules_are_shown_as_text(tmp_path: Path) -> None:
     answer = CliRunner().invoke(main, ["open-broker", "--check", "--policy", str(policy)])
     assert answer.exit_code == 0
     assert "\\x1b[2J: " in answer.output
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [10**400, -(10**400), float("nan"), float("inf"), True, "x\x1b[2J", [[]], {}, None, 10**4000],
+    ids=lambda each: repr(each)[:20],
+)
+def test_whatever_a_server_says_of_itself_is_shown(figure: object, capsys: pytest.CaptureFixture[str]) -> None:
+    server = dict.fromkeys(("mode", "uptime_s", "connections", "leases", "refused", "lines_dropped", "closing"), figure)
+    names = (
+        "kind",
+        "region",
+        "bytes",
+        "state",
+        "leases",
+        "lease",
+        "client",
+        "address",
+        "identity",
+        "connected",
+        "expires_in_s",
+    )
+    items = [dict.fromkeys(names, figure) | {"kind": kind} for kind in ("region", "lease", figure)]
+    show_status("here", {"server": server, "items": items})
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert max(map(len, printed.splitlines())) < 4000
+
+
+@pytest.mark.parametrize("dtype", ["<U1", "<U2", ">U1", [("word", "<U1"), ("count", "<i4")]])
+def test_rows_of_characters_that_do_not_exist_are_shown(dtype: object) -> None:
+    for byte in (b"\xff", b"\x11", b"\xd8"):
+        rows = np.frombuffer(byte * 4 * np.dtype(dtype).itemsize, dtype)
+        text = _in_words(rows)
+        assert text.startswith("[")
+        assert text.isprintable() or "\n" in text

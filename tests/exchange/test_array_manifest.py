@@ -180,3 +180,9 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
         out.write(b"1234")
         _ = 1 / 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shape", [[10**30], [5, 0, 10**30], [1 << 62, 4], [0, 1 << 62, 2]])
+def test_a_shape_that_no_memory_has_is_refused(shape: list[int]) -> None:
+    with pytest.raises(ObmmArgumentError, match="larger than any memory"):
+        ArrayManifest.parse({"format": "obmm-array", "version": 1, "dtype": "<f4", "shape": shape})

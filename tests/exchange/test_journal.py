@@ -7,6 +7,7 @@ import socket
 import tempfile
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -344,3 +345,59 @@ def test_whatever_stands_in_the_file_the_error_is_the_journals_own(rest: bytes) 
             LeaseJournal(path).abandon()
         except JournalError as error:
             assert str(path) in str(error)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"obmm lease journal " + b"9" * 5000 + b"\n",
+        b"obmm lease journal " + b"9" * 5000 + b" host=x\n",
+        b"obmm lease journal " + b"1" * 100_000,
+        b"obmm lease journal 0 host=x\n",
+        b"obmm lease journal -2 host=x\n",
+        "obmm lease journal \u00b2 host=x\n".encode(),
+    ],
+)
+def test_a_first_line_that_nobody_wrote_is_refused_and_left_alone(path: Path, head: bytes) -> None:
+    path.write_bytes(head)
+    with pytest.raises(JournalError) as caught:
+        LeaseJournal(path)
+    assert len(str(caught.value)) < 1000
+    assert path.read_bytes() == head
+
+
+def test_one_lease_in_two_spellings_is_one(path: Path) -> None:
+    lines = [grant_line(record(0xAB))]
+    text = json.loads(lines[0].partition(b" ")[2]) | {"generation": "00" * 7 + "07"}
+    text["lease"] = text["lease"].upper()
+    body = json.dumps(text).encode()
+    path.write_bytes(first_line() + lines[0] + b"%08x %s\n" % (zlib.crc32(body), body))
+    journal = LeaseJournal(path)
+    crash(journal)
+    assert [(each.id, each.generation) for each in journal.recovered] == [(record(0xAB).id, 7)]
+
+
+@pytest.mark.parametrize("content", ["uninitialized\n", "", "0" * 32 + "\n", "\n", "x" * 32])
+def test_a_machine_id_that_every_machine_of_an_image_has_tells_no_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    (tmp_path / "machine-id").write_text(content)
+    monkeypatch.setattr("obmm.exchange.journal_lines._MACHINE_ID", tmp_path / "machine-id")
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="node-a"))
+    first = host_id.__wrapped__()
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="node-b"))
+    assert host_id.__wrapped__() != first
+
+
+def test_leases_of_who_knows_which_machine_are_not_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first version did not say whose a journal is: one in a folder that hosts share may be a living node's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    earlier = tmp_path / "obmm" / "leases-5.journal"
+    earlier.parent.mkdir(mode=0o700)
+    line = grant_line(record(1))
+    earlier.write_bytes(b"obmm lease journal 1\n" + line)
+    assert default_journal(5) == earlier, "a lease of this boot is ours"
+    monkeypatch.setattr("obmm.exchange.journal_lines.boot_id", lambda: "another")
+    before = earlier.read_bytes()
+    LeaseJournal(default_journal(5)).close()
+    assert earlier.read_bytes() == before

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +235,10 @@ def test_a_systemd_credential_is_the_key(tmp_path: Path, monkeypatch: pytest.Mon
         ({"subject": ((("commonName", "a?"),),)}, "a?"),
         ({"subject": ()}, ""),
         ({"subject": ((("commonName", "spiffe://prod/llm"),),)}, ""),
+        ({"subject": (), "subjectAltName": (("DNS", "spiffe://prod/llm"),)}, ""),
+        ({"subject": ((("commonName", "c"),),), "subjectAltName": (("DNS", "spiffe://prod/llm"),)}, ""),
+        ({"subject": ((("commonName", "c"),),), "subjectAltName": (("URI", ""), ("DNS", "a.b"))}, ""),
+        ({"subject": ((("emailAddress", "a@b"),),), "subjectAltName": (("email", "a@b"), ("IP Address", "1.2.3.4"))}, ""),
         ({"subject": ((("commonName", "a\x1b[31m"),),)}, ""),
         ({"subject": ((("commonName", "a" * 5000),),)}, ""),
         (None, ""),
@@ -315,6 +321,40 @@ def test_health_and_metrics_have_a_port_of_their_own(start: Start, join: Join) -
         lease.release()
         server.close()
         assert get(watched.port, "/healthz")[0] == 503
+
+
+@pytest.mark.parametrize("said", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
+def test_no_number_of_unfinished_requests_keeps_a_monitor_out(start: Start, said: bytes) -> None:
+    server = start()
+    with Observatory(server, "127.0.0.1", 0, [ServerFigures(server)]) as watched, ExitStack() as stack:
+        for _ in range(100):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", watched.port)))
+            with suppress(OSError):
+                stranger.sendall(said)
+            if _ % 10 == 0:
+                assert get(watched.port, "/healthz") == (200, "ok\n")
+        assert get(watched.port, "/healthz") == (200, "ok\n")
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), MemoryError(), OSError(1, "no")])
+def test_a_monitor_is_answered_after_its_listener_failed(
+    start: Start, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    server = start()
+    with Observatory(server, "127.0.0.1", 0, [ServerFigures(server)]) as watched:
+        real, failures = watched._http.socket, iter([error, error])
+
+        class Listener:
+            def accept(self) -> Any:
+                for failure in failures:
+                    raise failure
+                return real.accept()
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(real, name)
+
+        monkeypatch.setattr(watched._http, "socket", Listener())
+        assert get(watched.port, "/healthz") == (200, "ok\n")
 
 
 def test_metrics_show_no_secret(start: Start, join: Join) -> None:
@@ -524,3 +564,80 @@ def test_a_runtime_folder_whose_name_is_too_long_for_a_socket_costs_only_obmm_le
     said = capsys.readouterr().err
     assert "`obmm lease` cannot reach this server" in said
     assert "a shorter XDG_RUNTIME_DIR" in said
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EPROTO, errno.EHOSTUNREACH, errno.ENETDOWN])
+def test_connections_that_fail_while_they_are_accepted_hold_up_no_other(
+    start: Start, join: Join, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """accept(2) takes a connection off the queue and says what happened to it: the next one may be good."""
+    server = start()
+    (door,) = server._service._doors
+    real = door.listener
+    bad = iter(range(20))
+
+    class Listener:
+        def accept(self) -> Any:
+            for _ in bad:
+                raise OSError(number, os.strerror(number))
+            return real.accept()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    server._call(lambda: monkeypatch.setattr(door, "listener", Listener()))
+    began = time.monotonic()
+    assert join(server).list()
+    assert time.monotonic() - began < 5
+    assert door.failures == 20
+    server._call(lambda: monkeypatch.setattr(door, "listener", real))
+
+
+def test_the_operators_socket_survives_what_accept_says(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    with ControlSocket(server, tmp_path / "c") as control:
+        real, failures = control._listener, iter([MemoryError(), OSError(24, "Too many open files"), ValueError("?")])
+
+        class Listener:
+            def accept(self) -> Any:
+                for failure in failures:
+                    raise failure
+                return real.accept()
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(real, name)
+
+        monkeypatch.setattr(control, "_listener", Listener())
+        ask(tmp_path / "c", {"do": "status"})  # this one the real listener took, which was in it
+        assert ask(tmp_path / "c", {"do": "status"})["status"]["server"]["leases"] == 0
+
+
+def test_a_control_socket_that_cannot_be_made_leaves_no_name(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+
+    def refused(*arguments: Any) -> None:
+        raise OSError(errno.EPERM, "no")
+
+    for target, name in ((Path, "chmod"), (threading.Thread, "start"), (socket.socket, "listen")):
+        with monkeypatch.context() as patched:
+            patched.setattr(target, name, refused)
+            with pytest.raises(OSError, match="no"):
+                ControlSocket(server, tmp_path / "c")
+        assert not (tmp_path / "c").exists()
+
+
+def test_two_names_for_one_key_are_refused(tmp_path: Path) -> None:
+    """The holder of one would be taken for the other, and could release its leases."""
+    Key.generate(tmp_path / "k")
+    rules = tmp_path / "rules.toml"
+    table = '[[key]]\nname = "{}"\nfile = "k"\n'
+    rules.write_text(table.format("a") + table.format("a"))
+    rules.chmod(0o600)
+    assert len(Access.load(rules).keys) == 2
+    rules.write_text(table.format("a") + table.format("b"))
+    with pytest.raises(ObmmArgumentError, match="'b' has the same key as 'a'"):
+        Access.load(rules)

@@ -18,17 +18,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from obmm import Handle
+from obmm import Handle, emulator
+from obmm.bench.results import NotResults
+from obmm.bench.results import read as read_results
 from obmm.broker.policy import Policy
 from obmm.emulator.topology import Topology, TopologyError
 from obmm.engram.families import families_of
 from obmm.errors import ObmmError
 from obmm.exchange.access import Access
 from obmm.exchange.held import held_by_others
+from obmm.exchange.journal import LeaseJournal
 from obmm.exchange.journal_lines import host_id
 from obmm.exchange.keys import Key
 from obmm.exchange.net import split_address
 from obmm.exchange.tls import TlsFiles
+from obmm.files import open_arrays
+from obmm.files.safetensors import tensor_names
 from obmm.sizes import parse_size
 
 LONGEST = 2000
@@ -119,19 +124,37 @@ def test_each_known_hard_text_is_a_value_or_an_error_of_its_own(name: str) -> No
         judge(name, text.encode("utf-8", "surrogatepass"))
 
 
-@pytest.mark.parametrize("name", ["broker's policy", "rules of access", "key", "families", "topology"])
+LOADERS: dict[str, Callable[[Any], Any]] = {
+    "broker's policy": Policy, "rules of access": Access.load, "key": Key.load, "families": families_of, "topology": Topology.load,
+    "topology of a fabric": lambda path: emulator.start(topology=path), "array": open_arrays, "results": read_results,
+    "tables": lambda path: tensor_names(Path(path)), "private key": lambda path: TlsFiles(path, path, path).context(server=True),
+    "journal": LeaseJournal,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_name_with_a_nul_is_refused_in_its_own_words(name: str, tmp_path: Path) -> None:
+    """The system would see the first part only; where a file says the name, no argument of a command is checked before."""
+    (tmp_path / "a").write_text("")
+    with pytest.raises((*OWN, NotResults, OSError)):
+        LOADERS[name](f"{tmp_path}/a\0b")
+
+
+def test_nothing_is_made_under_the_first_half_of_a_name(tmp_path: Path) -> None:
+    with pytest.raises(ObmmError):
+        Key.generate(f"{tmp_path}/a\0b")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", LOADERS)
 def test_what_is_no_file_is_refused_and_holds_nobody(name: str) -> None:
     """A pipe has no end that could be waited for, and /dev/zero none at all."""
     with tempfile.TemporaryDirectory(prefix="obmm") as folder:
         pipe = Path(folder) / "pipe"
         os.mkfifo(pipe, 0o600)
-        load = {
-            "broker's policy": Policy, "rules of access": Access.load, "key": Key.load, "families": families_of,
-            "topology": Topology.load,
-        }[name]  # fmt: skip
         for path in (pipe, Path("/dev/zero"), Path(folder)):
-            with pytest.raises((*OWN, OSError)) as caught:
-                load(path)
+            with pytest.raises((*OWN, NotResults, OSError)) as caught:
+                LOADERS[name](path)
             assert len(str(caught.value)) < LONGEST
 
 
@@ -141,6 +164,7 @@ def notes(tmp_path: Path) -> Path:
     return tmp_path / "held" / f"{host_id()}-1-1.leases"
 
 
+NOTE = {"lease": "00" * 16, "region": "r", "server": "127.0.0.1:1", "mode": "key", "files": ["k"], "server_name": None}
 HEAD = {"format": 1, "boot": "00" * 16, "namespace": 1, "pid": 1, "start": 1}
 
 
@@ -151,6 +175,11 @@ HEAD = {"format": 1, "boot": "00" * 16, "namespace": 1, "pid": 1, "start": 1}
         [json.dumps(HEAD), DEEP], [json.dumps(HEAD), DIGITS], [json.dumps(HEAD), "5"], [json.dumps(HEAD), '{"lease": 5}'],
         [json.dumps(HEAD), '{"over": "zz"}'], [json.dumps(HEAD), '{"lease": "00", "files": 5}'],
         [json.dumps(HEAD), '{"lease": "00", "device": {}}'],
+        [json.dumps(HEAD).replace('"pid": 1', '"pid": 1e999')], [json.dumps(HEAD | {"pid": 1 << 80})],
+        [json.dumps(HEAD | {"start": -1})], *([json.dumps(HEAD), json.dumps(NOTE | change)] for change in (
+            {"files": []}, {"files": ["a", "b"]}, {"mode": "tls"}, {"mode": "tls", "files": ["a"] * 5}, {"mode": "plain"},
+            {"mode": "quantum"}, {"server_name": 5}, {"files": [5]},
+        )),
     ],
 )  # fmt: skip
 def test_notes_of_held_leases_that_nobody_can_read_are_left_out(notes: Path, lines: list[str]) -> None:
