@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 import obmm
+from obmm import ObmmError
 from obmm.exchange import connect, serve
 from obmm.mapping.mapping import Mapping
 
@@ -127,10 +128,13 @@ def main() -> None:
     parser.add_argument("device")
     parser.add_argument("address", nargs="?")
     arguments = parser.parse_args()
-    if arguments.side == "export":
-        export(arguments.device)
-    else:
-        import_(arguments.device, arguments.address)
+    try:
+        if arguments.side == "export":
+            export(arguments.device)
+        else:
+            import_(arguments.device, arguments.address)
+    except ObmmError as error:  # the command shows what this process says
+        sys.exit(error.strerror)
 
 
 if __name__ == "__main__":

@@ -294,8 +294,12 @@ def launch(
             start_new_session=True,
             cwd="/",
         )
-    ours.settimeout(START_SECONDS)
-    ours.sendall(json.dumps(orders).encode() + b"\n")
+    try:
+        ours.settimeout(START_SECONDS)
+        ours.sendall(json.dumps(orders).encode() + b"\n")
+    except BaseException:
+        _end(server, ours, os.getpid())
+        raise
     return server, ours
 
 
