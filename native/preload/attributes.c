@@ -234,7 +234,8 @@ static int is_path(const struct sockaddr *address, socklen_t size, char *path)
 	const struct sockaddr_un *un = (const void *)address;
 	const size_t head = offsetof(struct sockaddr_un, sun_path);
 
-	if (!address || size <= head || size > sizeof(*un) || address->sa_family != AF_UNIX || !un->sun_path[0])
+	if (!address || size <= head || size > sizeof(*un) || !preload_readable(un, size) ||
+	    address->sa_family != AF_UNIX || !un->sun_path[0])
 		return 0;
 	memcpy(path, un->sun_path, size - head);
 	path[size - head] = 0;
@@ -272,7 +273,8 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
 	char path[sizeof(struct sockaddr_un)];
 
-	if (message && message->msg_name && is_path(message->msg_name, message->msg_namelen, path))
+	if (preload_readable(message, sizeof(*message)) && message->msg_name &&
+	    is_path(message->msg_name, message->msg_namelen, path))
 		GUARD(AT_FDCWD, path, FOLLOW, ECONNREFUSED);
 	return NEXT(sendmsg)(fd, message, flags);
 }
@@ -281,7 +283,7 @@ EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int fl
 {
 	char path[sizeof(struct sockaddr_un)];
 
-	for (unsigned int i = 0; messages && i < count; i++)
+	for (unsigned int i = 0; i < count && preload_readable(&messages[i], sizeof(*messages)); i++)
 		if (messages[i].msg_hdr.msg_name &&
 		    is_path(messages[i].msg_hdr.msg_name, messages[i].msg_hdr.msg_namelen, path))
 			GUARD(AT_FDCWD, path, FOLLOW, ECONNREFUSED);

@@ -28,9 +28,31 @@
 		}                                                                                           \
 	} while (0)
 
+/* The device that an open file is of, O_PATH's too. */
+static int device_of(int fd, char *device, size_t size)
+{
+	struct obmm_sys *sys = preload_node_of(fd);
+
+	return sys && obmm_emulator_device(sys, fd, device, size);
+}
+
+/* For a call that changes what is open: 1 with the device, 0 for no file of the node's, -1 for one that is only a place. */
+static int device_to_change(int fd, char *device, size_t size)
+{
+	if (!device_of(fd, device, size))
+		return 0;
+	if (!(fcntl(fd, F_GETFL) & O_PATH))
+		return 1;
+	errno = EBADF;
+	return -1;
+}
+
 /* Mode and owner: of a device, its node's; 0 when `path` is none, with `found` filled. */
 static int device_at(int dirfd, const char *path, int flags, struct preload_path *found)
 {
+	if (flags & AT_EMPTY_PATH && preload_is_empty(path) &&
+	    device_of(dirfd, found->out, sizeof(found->out)))
+		return 1;
 	preload_find(dirfd, path, flags & AT_SYMLINK_NOFOLLOW ? NOFOLLOW : FOLLOW, found);
 	return found->place == PLACE_DEVICE && preload_node();
 }
@@ -72,11 +94,11 @@ EXPORT int fchmodat(int dirfd, const char *path, mode_t mode, int flags)
 
 EXPORT int fchmod(int fd, mode_t mode)
 {
-	struct obmm_sys *sys = preload_node_of(fd);
 	char device[64];
+	int mine = device_to_change(fd, device, sizeof(device));
 
-	if (sys && obmm_emulator_device(sys, fd, device, sizeof(device)))
-		return obmm_emulator_chmod(sys, device, mode);
+	if (mine)
+		return mine < 0 ? -1 : obmm_emulator_chmod(preload_node(), device, mode);
 	return NEXT(fchmod)(fd, mode);
 }
 
@@ -97,11 +119,11 @@ EXPORT int fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags
 
 EXPORT int fchown(int fd, uid_t uid, gid_t gid)
 {
-	struct obmm_sys *sys = preload_node_of(fd);
 	char device[64];
+	int mine = device_to_change(fd, device, sizeof(device));
 
-	if (sys && obmm_emulator_device(sys, fd, device, sizeof(device)))
-		return obmm_emulator_chown(sys, device, uid, gid);
+	if (mine)
+		return mine < 0 ? -1 : obmm_emulator_chown(preload_node(), device, uid, gid);
 	return NEXT(fchown)(fd, uid, gid);
 }
 
@@ -186,22 +208,37 @@ EXPORT int linkat(int from_dirfd, const char *from, int to_dirfd, const char *to
 	return NEXT(linkat)(from_dirfd, from, to_dirfd, to, flags);
 }
 
+/* Refused, with the kernel's word for a folder where a file is meant or the reverse. */
+static int stays(int dirfd, const char *path, int folder)
+{
+	struct preload_path found;
+	struct stat st;
+
+	if (!preload_refuses(dirfd, path, NOFOLLOW, EPERM))
+		return 0;
+	if (errno == EPERM) {
+		preload_find(dirfd, path, NOFOLLOW, &found);
+		if (!raw_fstatat(AT_FDCWD, found.disk, &st, AT_SYMLINK_NOFOLLOW) && (S_ISDIR(st.st_mode) != 0) != folder)
+			errno = folder ? ENOTDIR : EISDIR;
+		else
+			errno = EPERM;
+	}
+	return 1;
+}
+
 EXPORT int unlink(const char *path)
 {
-	GUARD(AT_FDCWD, path, NOFOLLOW, EPERM);
-	return NEXT(unlink)(path);
+	return stays(AT_FDCWD, path, 0) ? -1 : NEXT(unlink)(path);
 }
 
 EXPORT int unlinkat(int dirfd, const char *path, int flags)
 {
-	GUARD(dirfd, path, NOFOLLOW, flags & AT_REMOVEDIR ? ENOTDIR : EPERM);
-	return NEXT(unlinkat)(dirfd, path, flags);
+	return stays(dirfd, path, !!(flags & AT_REMOVEDIR)) ? -1 : NEXT(unlinkat)(dirfd, path, flags);
 }
 
 EXPORT int rmdir(const char *path)
 {
-	GUARD(AT_FDCWD, path, NOFOLLOW, ENOTDIR);
-	return NEXT(rmdir)(path);
+	return stays(AT_FDCWD, path, 1) ? -1 : NEXT(rmdir)(path);
 }
 
 EXPORT int remove(const char *path)
@@ -251,8 +288,7 @@ EXPORT int utimensat(int dirfd, const char *path, const struct timespec times[2]
 	struct preload_path found;
 	char device[64];
 
-	if (flags & AT_EMPTY_PATH && !*path && preload_node_of(dirfd) &&
-	    obmm_emulator_device(preload_node(), dirfd, device, sizeof(device)))
+	if (flags & AT_EMPTY_PATH && preload_is_empty(path) && device_of(dirfd, device, sizeof(device)))
 		return utimensat(AT_FDCWD, device, times, 0);
 	return NEXT(utimensat)(
 		dirfd, times_of(dirfd, path, flags & AT_SYMLINK_NOFOLLOW ? NOFOLLOW : FOLLOW, &found), times, flags);
@@ -260,21 +296,21 @@ EXPORT int utimensat(int dirfd, const char *path, const struct timespec times[2]
 
 EXPORT int futimens(int fd, const struct timespec times[2])
 {
-	struct obmm_sys *sys = preload_node_of(fd);
 	char device[64];
+	int mine = device_to_change(fd, device, sizeof(device));
 
-	if (sys && obmm_emulator_device(sys, fd, device, sizeof(device)))
-		return utimensat(AT_FDCWD, device, times, 0);
+	if (mine)
+		return mine < 0 ? -1 : utimensat(AT_FDCWD, device, times, 0);
 	return NEXT(futimens)(fd, times);
 }
 
 EXPORT int futimes(int fd, const struct timeval times[2])
 {
-	struct obmm_sys *sys = preload_node_of(fd);
 	char device[64];
+	int mine = device_to_change(fd, device, sizeof(device));
 
-	if (sys && obmm_emulator_device(sys, fd, device, sizeof(device)))
-		return utimes(device, times);
+	if (mine)
+		return mine < 0 ? -1 : utimes(device, times);
 	return NEXT(futimes)(fd, times);
 }
 

@@ -126,7 +126,9 @@ EXPORT int posix_madvise(void *addr, size_t length, int advice)
 /* Whether any of the ranges is a region's: memory that has no pages which a kernel could take hold of. */
 static int any_region(const struct iovec *parts, unsigned long count)
 {
-	for (unsigned long i = 0; preload_node_if_up() && i < count && i < IOV_MAX; i++)
+	if (!preload_node_if_up() || count > IOV_MAX || !preload_readable(parts, count * sizeof(*parts)))
+		return 0; /* the kernel's EINVAL or EFAULT */
+	for (unsigned long i = 0; i < count; i++)
 		if (parts[i].iov_len && preload_ranges_touch(parts[i].iov_base, parts[i].iov_len))
 			return 1;
 	return 0;

@@ -3,6 +3,7 @@
 #include "preload.h"
 
 #include <errno.h>
+#include <linux/openat2.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,10 @@ static int open_tree_file(const char *file, int flags, mode_t mode)
 		errno = EACCES; /* no files are made there */
 	if (missing)
 		return -1;
+	if ((flags & O_TMPFILE) == O_TMPFILE) {
+		errno = S_ISDIR(st.st_mode) ? EOPNOTSUPP : ENOTDIR;
+		return -1;
+	}
 	if (flags & O_CREAT && flags & O_EXCL) {
 		errno = EEXIST;
 		return -1;
@@ -110,15 +115,22 @@ EXPORT int creat(const char *path, mode_t mode)
 	return open_at(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
 }
 
-/* openat2(2) has no wrapper in older libraries; the kernel's rules about how to resolve are not for the node's paths. */
+/* openat2(2) has no wrapper in older libraries: flags, mode and how to resolve. */
 int preload_openat2(int dirfd, const char *path, const uint64_t *how, size_t size)
 {
 	struct preload_path found;
 
-	if (size >= 3 * sizeof(*how)) {
-		preload_find(dirfd, path, how[0] & O_NOFOLLOW ? NOFOLLOW : FOLLOW, &found);
+	if (size >= 3 * sizeof(*how) && preload_readable(how, 3 * sizeof(*how)) && preload_readable_text(path)) {
+		const int absolute = *path == '/';
+		const char *from = absolute && how[2] & RESOLVE_IN_ROOT ? path + strspn(path, "/") : path;
+
+		preload_find(dirfd, from, how[0] & O_NOFOLLOW ? NOFOLLOW : FOLLOW, &found);
+		if (found.place != PLACE_ELSEWHERE && absolute && how[2] & RESOLVE_BENEATH) {
+			errno = EXDEV;
+			return -1;
+		}
 		if (found.place != PLACE_ELSEWHERE)
-			return open_at(dirfd, path, (int)how[0], (mode_t)how[1]);
+			return open_at(dirfd, from, (int)how[0], (mode_t)how[1]);
 	}
 	return (int)raw_call(SYS_openat2, dirfd, (long)path, (long)how, (long)size, 0, 0);
 }

@@ -265,6 +265,11 @@ static int append_rest(struct preload_path *found, const char *rest)
 	return 0;
 }
 
+int preload_is_empty(const char *path)
+{
+	return preload_readable(path, 1) && !*path;
+}
+
 void preload_find(int dirfd, const char *path, enum preload_follow follow, struct preload_path *found)
 {
 	struct walk walk = { .found = found, .rest = path };
@@ -273,7 +278,7 @@ void preload_find(int dirfd, const char *path, enum preload_follow follow, struc
 	found->place = PLACE_ELSEWHERE;
 	found->file = path;
 	found->out[0] = found->disk[0] = 0;
-	if (!path || !*path || strnlen(path, PATH_MAX) == PATH_MAX)
+	if (!path || !preload_readable_text(path) || !*path || strnlen(path, PATH_MAX) == PATH_MAX)
 		return;
 	if (*path != '/' && base(dirfd, found->out))
 		goto out;

@@ -73,6 +73,9 @@ struct preload_path {
 
 void preload_find(int dirfd, const char *path, enum preload_follow follow, struct preload_path *found);
 
+/* Whether it is an empty text: with AT_EMPTY_PATH the descriptor is meant. */
+int preload_is_empty(const char *path);
+
 /* Whether the entry `name` of `folder` is always the node's, whatever this machine has there. */
 int preload_is_ours(const char *folder, const char *name);
 
@@ -91,6 +94,14 @@ const char *preload_linked_device(char *link);
 
 /* Keep what exec has to hand on: called once, when the node is up. */
 void preload_remember_environment(void);
+
+/*
+ * Whether the program may read there.  A kernel answers EFAULT to a pointer that leads nowhere: what is looked at here
+ * first is passed on as it came when it does.
+ */
+int preload_readable(const void *at, size_t length);
+/* The same for a text that ends within PATH_MAX, or is as long. */
+int preload_readable_text(const char *text);
 
 static inline size_t preload_pages(size_t length)
 {

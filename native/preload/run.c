@@ -37,6 +37,17 @@ void preload_remember_environment(void)
 	remember(device, "OBMM_DEVICE");
 }
 
+/* Whether an environment can be looked at; the kernel answers EFAULT otherwise. */
+static int readable_environment(char *const *env)
+{
+	for (; env; env++)
+		if (!preload_readable(env, sizeof(*env)) || (*env && !preload_readable_text(*env)))
+			return 0;
+		else if (!*env)
+			break;
+	return 1;
+}
+
 static const char *find_variable(char *const *env, const char *name)
 {
 	for (; env && *env; env++)
@@ -48,11 +59,12 @@ static const char *find_variable(char *const *env, const char *name)
 /* How long an environment is with what it lacks, or 0 when it lacks nothing. */
 static size_t longer(char *const *env)
 {
-	const char *has = find_variable(env, PRELOAD);
+	const char *has;
 	size_t count = 0;
 
-	if (!*preload || !*device || !preload_node())
+	if (!*preload || !*device || !preload_node() || !readable_environment(env))
 		return 0;
+	has = find_variable(env, PRELOAD);
 	if (has && strstr(has, LIBRARY) && find_variable(env, DEVICE))
 		return 0;
 	while (env && env[count])
@@ -142,7 +154,7 @@ static int may_run(int dirfd, const char *path)
 
 	if (preload_refuses(dirfd, path, FOLLOW, EACCES))
 		return 0;
-	reason = sys && *path == '/' ? goes_past_libc(path) : NULL;
+	reason = sys && preload_readable(path, 1) && *path == '/' ? goes_past_libc(path) : NULL;
 	if (reason)
 		dprintf(STDERR_FILENO, "obmm: %s %s runs beside %s, without its devices\n", path, reason,
 			sys->name);
@@ -174,7 +186,7 @@ EXPORT int execvp(const char *file, char *const argv[])
 
 EXPORT int execveat(int dirfd, const char *path, char *const argv[], char *const env[], int flags)
 {
-	if (flags & AT_EMPTY_PATH && !*path)
+	if (flags & AT_EMPTY_PATH && preload_is_empty(path))
 		REFUSE(dirfd, EACCES);
 	else if (!may_run(dirfd, path))
 		return -1;

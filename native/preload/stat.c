@@ -67,7 +67,7 @@ static int device_of(int fd, char *device, size_t size)
 /* Kept apart: libc's headers promise compilers that paths are never NULL, which the kernel takes for an empty one. */
 __attribute__((noinline)) static int is_empty(const char *path)
 {
-	return !path || !*path;
+	return !path || preload_is_empty(path);
 }
 
 static int stat_at(int dirfd, const char *path, struct stat *st, int flags)

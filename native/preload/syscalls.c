@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <linux/aio_abi.h>
 #include <linux/futex.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,6 +37,31 @@
 
 int preload_openat2(int dirfd, const char *path, const uint64_t *how, size_t size);
 int pivot_root(const char *root, const char *old);
+
+/* A shared futex needs a page that a kernel can take hold of. */
+static int no_futex(const void *at, long *answer)
+{
+	if (!preload_node_if_up() || !preload_ranges_touch(at, 4))
+		return 0;
+	errno = EFAULT;
+	*answer = -1;
+	return 1;
+}
+
+/* The kernel's asynchronous transfers: those before the first one on a file of the node's go, which is EINVAL. */
+static int no_transfers(struct iocb *const *requests, long count, void *context, long *answer)
+{
+	for (long i = 0; i < count && preload_readable(&requests[i], sizeof(*requests)) &&
+			 preload_readable(requests[i], sizeof(**requests));
+	     i++) {
+		if (requests[i]->aio_lio_opcode == IOCB_CMD_POLL || !preload_node_of((int)requests[i]->aio_fildes))
+			continue;
+		errno = EINVAL;
+		*answer = i ? raw_call(SYS_io_submit, (long)context, i, (long)requests, 0, 0, 0) : -1;
+		return 1;
+	}
+	return 0;
+}
 
 /* Calls on descriptors and memory.  1 when `number` is one, with its answer. */
 static int on_descriptor(long number, const long a[6], long *answer)
@@ -93,12 +119,22 @@ static int on_descriptor(long number, const long a[6], long *answer)
 		ON(dup2, dup2(I(0), I(1)));
 #endif
 	case SYS_futex:
-		/* a shared futex needs a page that a kernel can take hold of */
-		if (I(1) & FUTEX_PRIVATE_FLAG || !preload_node_if_up() || !preload_ranges_touch(P(0), 4))
-			return 0;
-		errno = EFAULT;
-		*answer = -1;
-		return 1;
+		return !(I(1) & FUTEX_PRIVATE_FLAG) && no_futex(P(0), answer);
+	case 449: /* futex_waitv: value, address, flags each */
+		for (unsigned int i = 0; i < U(1) && i < 128; i++) {
+			const uint64_t *wait = (const uint64_t *)P(0) + (size_t)3 * i;
+
+			if (preload_readable(wait, 3 * sizeof(*wait)) && !(wait[2] & FUTEX_PRIVATE_FLAG) &&
+			    no_futex((const void *)(uintptr_t)wait[1], answer))
+				return 1;
+		}
+		return 0;
+	case 454: /* futex_wake */
+		return !(a[3] & FUTEX_PRIVATE_FLAG) && no_futex(P(0), answer);
+	case 455: /* futex_wait */
+		return !(a[3] & FUTEX_PRIVATE_FLAG) && no_futex(P(0), answer);
+	case SYS_io_submit:
+		return no_transfers(P(2), a[1], P(0), answer);
 	}
 	return 0;
 }
@@ -169,6 +205,7 @@ static int on_name(long number, const long a[6], long *answer)
 	case 464:
 	case 465:
 	case 466:
+	case 467: /* open_tree_attr */
 	case 468:
 	case 469:
 		if (!P(1) || !preload_refuses(I(0), P(1), FOLLOW, EOPNOTSUPP))
@@ -183,7 +220,9 @@ static int on_name(long number, const long a[6], long *answer)
 		ON(unlinkat, unlinkat(I(0), P(1), I(2)));
 		ON(renameat2, renameat2(I(0), P(1), I(2), P(3), U(4)));
 		ON(truncate, truncate(P(0), a[1]));
-		ON(utimensat, utimensat(I(0), P(1), P(2), I(3)));
+	case SYS_utimensat: /* no path: the descriptor's, which libc gives to futimens only */
+		*answer = P(1) || I(3) ? utimensat(I(0), P(1), P(2), I(3)) : futimens(I(0), P(2));
+		return 1;
 		ON(setxattr, setxattr(P(0), P(1), P(2), (size_t)a[3], I(4)));
 		ON(lsetxattr, lsetxattr(P(0), P(1), P(2), (size_t)a[3], I(4)));
 		ON(removexattr, removexattr(P(0), P(1)));

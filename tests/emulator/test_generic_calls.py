@@ -53,6 +53,27 @@ def walk(path):
     return [call(libc.nftw, path, each, 8, 1), *seen]
 
 
+def open_how(dirfd, path, resolve):
+    how = (ctypes.c_uint64 * 3)(os.O_RDWR, 0, resolve)
+    return call(libc.syscall, 437, dirfd, path, how, 24)
+
+
+def kernels_read():
+    context, places = ctypes.c_ulong(0), ctypes.c_void_p * 1
+    request = (ctypes.c_uint64 * 8)(0, 0, fd << 32, ctypes.addressof(buffer), 16, 0, 0, 0)
+    libc.syscall(SETUP, 4, ctypes.byref(context))
+    return call(libc.syscall, SUBMIT, context, 1, places(ctypes.addressof(request)))
+
+
+def given_away():
+    libc.fchownat(fd, b"", 7, 8, EMPTY)
+    return [os.stat(NODE).st_uid, os.stat(NODE).st_gid]
+
+
+SETUP, SUBMIT, TIMES = (206, 209, 280) if os.uname().machine == "x86_64" else (0, 2, 88)
+EMPTY, BENEATH, IN_ROOT = 0x1000, 8, 16
+place = os.open("/dev/obmm", os.O_PATH)
+root = os.open("/", os.O_PATH)
 answers = {
     "clone to": call(libc.ioctl, fd, ctypes.c_ulong(0x40049409), here),
     "dedupe": call(libc.ioctl, fd, ctypes.c_ulong(0xC0189436), buffer),
@@ -68,6 +89,21 @@ answers = {
     "mode": oct(os.stat(NODE).st_mode),
     "setxattrat": call(libc.syscall, 463, -100, NODE, 0, b"user.a", buffer, 16),
     "file_getattr": call(libc.syscall, 468, -100, NODE, buffer, 24, 0),
+    "open_tree_attr": call(libc.syscall, 467, -100, NODE, 0, buffer, 32),
+    "file without a name": call(libc.open, b"/sys/devices/obmm", os.O_TMPFILE | os.O_RDWR, 0o600),
+    "open beneath": open_how(root, NODE, BENEATH),
+    "open in a root": os.fstat(open_how(root, NODE, IN_ROOT)).st_rdev == os.stat(NODE).st_rdev,
+    "rmdir of a folder": call(libc.rmdir, b"/sys/devices/obmm"),
+    "rmdir of a device": call(libc.rmdir, NODE),
+    "unlink of a folder": call(libc.unlink, b"/sys/devices/obmm"),
+    "unlink of a file": call(libc.unlink, b"/sys/devices/obmm/uevent"),
+    "mode of a place": call(libc.fchmod, place, 0o600),
+    "owner of a place": call(libc.fchown, place, 0, 0),
+    "times of a place": call(libc.futimens, place, None),
+    "mode by the descriptor": [call(libc.syscall, 452, place, b"", 0o620, EMPTY), oct(os.stat(NODE).st_mode)],
+    "owner by the descriptor": given_away(),
+    "times by the descriptor": call(libc.syscall, TIMES, fd, None, None, 0),
+    "kernel's asynchronous read": kernels_read(),
 }
 print(json.dumps(answers))
 """
@@ -87,6 +123,21 @@ ANSWERS = {
     "mode": "0o20640",
     "setxattrat": "ENOTSUP",
     "file_getattr": "ENOTSUP",
+    "open_tree_attr": "ENOTSUP",
+    "file without a name": "ENOTSUP",
+    "open beneath": "EXDEV",
+    "open in a root": True,
+    "rmdir of a folder": "EPERM",
+    "rmdir of a device": "ENOTDIR",
+    "unlink of a folder": "EISDIR",
+    "unlink of a file": "EPERM",
+    "mode of a place": "EBADF",
+    "owner of a place": "EBADF",
+    "times of a place": "EBADF",
+    "mode by the descriptor": [0, "0o20620"],
+    "owner by the descriptor": [7, 8],
+    "times by the descriptor": 0,
+    "kernel's asynchronous read": "EINVAL",
 }
 
 

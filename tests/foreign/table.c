@@ -211,6 +211,13 @@ static void memory(uint64_t id)
 	REFUSED(vmsplice(pipes[1], &region, 1, 0), EFAULT);
 	REFUSED(process_vm_readv(getpid(), &local, 1, &region, 1, 0), EFAULT);
 	REFUSED(syscall(SYS_futex, map, 1, 1, NULL, NULL, 0), EFAULT);
+	{
+		uint64_t waiter[3] = { 0, (uintptr_t)map, 2 };
+
+		REFUSED(syscall(449, waiter, 1, 0, NULL, 0), EFAULT); /* futex_waitv */
+		REFUSED(syscall(454, map, ~0UL, 1, 2), EFAULT);	      /* futex_wake */
+		REFUSED(syscall(455, map, 1UL, ~0UL, 2, NULL, 0), EFAULT); /* futex_wait */
+	}
 	CHECK(map[100] == 0 && !munmap(map, SIZE) && !close(fd) && !close(pipes[0]) && !close(pipes[1]));
 }
 
