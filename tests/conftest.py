@@ -37,10 +37,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: units.place_of(item.nodeid))
 
 
-def pytest_collection_finish() -> None:
-    """Twelve thousand tests and their modules live until the end: no collection of garbage looks at them again.
+@pytest.fixture(autouse=True, scope="module")
+def what_lives_is_not_walked_again() -> None:
+    """Twelve thousand tests and what they imported live until the end: no collection of garbage looks at them again.
 
-    Tests that look for what a finalizer left collect hundreds of times, and each walk of them took longer than the test.
+    Tests that look for what a finalizer left collect hundreds of times, and each walk of all that took longer than the test.
     """
     gc.collect()
     gc.freeze()
