@@ -95,8 +95,13 @@ def package_of(name: str) -> str:
     return name if path.is_dir() else name.rpartition(".")[0]
 
 
-def imports(name: str, typing_too: bool = False) -> Iterator[str]:
-    """The modules of the package that `name` imports, in functions too; those for type checkers only on request."""
+@cache
+def imports(name: str) -> tuple[str, ...]:
+    """The modules of the package that `name` imports, in functions too; not those for type checkers only."""
+    return tuple(_imports(name))
+
+
+def _imports(name: str) -> Iterator[str]:
     tree = modules()[name]
     typing = {
         id(inner)
@@ -105,7 +110,7 @@ def imports(name: str, typing_too: bool = False) -> Iterator[str]:
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree):
-        if id(node) in typing and not typing_too:
+        if id(node) in typing:
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if is_module(alias.name))
@@ -248,9 +253,9 @@ def test_no_room_reads_another_rooms_private_members():
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and is_private(node.attr)
-        and ast.unparse(node.value) not in ("self", "super()")  # what it inherits is its own
         and node.attr in all_members
         and node.attr not in own[room(name)]
+        and ast.unparse(node.value) not in ("self", "super()")  # what it inherits is its own
     ]
     assert reads == []
 
