@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Both kernels of native/hash against the division they avoid and against each other. */
+#include <errno.h>
+
+#include "../hash/blake2b.h"
 #include "../hash/ngram.h"
 #include "../hash/remainder.h"
 #include "test.h"
@@ -103,4 +106,32 @@ TEST(the_wide_and_the_scalar_kernel_agree)
 	history[0] = VOCABULARY;
 	CHECK(obmm_engram_hash(&engram, &batch, scalar) == -1);
 	CHECK(obmm_poly_hash(&poly, &batch, scalar) == -1);
+}
+
+TEST(blake2b_of_many_is_that_of_each)
+{
+	static const uint32_t lengths[] = { 0, 1, 128, 129, 300 };
+	static const char *const expected[] = { "3daf97bce7888fd59773c66bf647459c", "cb0f7736a53974236661585b8842dd8c",
+						"45d43af02414a146c8803c3f7da3554d", "aab5517a7ade99ce990a81aa3d3ea27d",
+						"707bfdf5c9eb4115916f1c839e168d5d" };
+	uint8_t bytes[OBMM_BLAKE2B_KEY], data[1 + 128 + 129 + 300], digests[5 * OBMM_BLAKE2B_DIGEST];
+	struct obmm_blake2b_key key;
+	size_t at = 0;
+
+	for (int i = 0; i < OBMM_BLAKE2B_KEY; i++)
+		bytes[i] = (uint8_t)i;
+	for (int message = 0; message < 5; message++)
+		for (uint32_t i = 0; i < lengths[message]; i++)
+			data[at++] = (uint8_t)(i % 251);
+	CHECK_EQ(obmm_blake2b_key(&key, bytes, 0), -EINVAL);
+	CHECK_EQ(obmm_blake2b_key(&key, bytes, OBMM_BLAKE2B_KEY + 1), -EINVAL);
+	CHECK_EQ(obmm_blake2b_key(&key, bytes, 32), 0);
+	obmm_blake2b_many(&key, data, lengths, 5, digests);
+	for (int message = 0; message < 5; message++) {
+		char shown[2 * OBMM_BLAKE2B_DIGEST + 1];
+
+		for (int i = 0; i < OBMM_BLAKE2B_DIGEST; i++)
+			snprintf(shown + 2 * i, 3, "%02x", digests[message * OBMM_BLAKE2B_DIGEST + i]);
+		CHECK_STR(shown, expected[message]);
+	}
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import platform
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,11 +29,11 @@ _TOP = 1 << (47 if platform.machine() == "x86_64" else 52)
 class Pieces(Owner):
     """`count` blocks of `each` pieces; piece p of block b is ``addresses[b * each + p]``, ``sizes[b * each + p]`` bytes.
 
-    Memory that was given by address can go away under a batch: it is known to the fault guard meanwhile, so that this
-    costs its blocks and not the process.
+    Memory can go away under a batch: addresses that nothing keeps alive, a mapping of a file that shrinks.  It is known to
+    the fault guard meanwhile, so that this costs its blocks and not the process.
 
-    `kept` is what keeps it alive; `raw`: nothing does.  Made by its class methods; ObmmArgumentError for memory that is none, or
-    of the wrong number.
+    `kept` is what keeps it alive.  Made by its class methods; ObmmArgumentError for memory that is none, or of the wrong
+    number.
 
     >>> pieces = obmm.blocks.Pieces.of_buffers(2, [bytearray(10), bytearray(20)], writable=True)
     >>> pieces.totals.tolist(), pieces.select(np.array([1])).totals.tolist(), pieces.borrowed().totals.tolist()
@@ -45,17 +46,21 @@ class Pieces(Owner):
     [64]
     """
 
-    __slots__ = ("_buffers", "_guards", "_kept", "_raw", "_released", "addresses", "count", "each", "sizes")
+    __slots__ = (
+        *("__weakref__", "_buffers", "_guards", "_kept", "_lender", "_lent", "_released"),
+        *("addresses", "count", "each", "sizes"),
+    )
 
     def __init__(
-        self, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint32], each: int, kept: object, raw: bool
+        self, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint32], each: int, kept: object
     ) -> None:
         self.addresses, self.sizes, self.each = addresses, sizes, each
         self.count = len(addresses) // each
         self._kept = kept
         self._buffers: list[Any] = []
-        self._raw = raw
         self._released = False
+        self._lender: Pieces | None = None
+        self._lent: weakref.WeakSet[Pieces] = weakref.WeakSet()  # to calls that have not ended
         self._guards: list[int] = []
 
     @classmethod
@@ -82,7 +87,7 @@ class Pieces(Owner):
             raise refused(f"a buffer of {max(sizes)} bytes", f"at most {_MOST}")
         uintptr = ffi.typeof("uintptr_t")
         addresses = np.fromiter((int(ffi.cast(uintptr, each)) for each in kept), np.uint64, count)
-        pieces = cls(addresses, np.array(sizes, np.uint32), 1, kept, raw=False)
+        pieces = cls(addresses, np.array(sizes, np.uint32), 1, kept)
         pieces._buffers = kept
         return pieces
 
@@ -108,7 +113,7 @@ class Pieces(Owner):
             raise refused(
                 f"addresses from {int(where.min()):#x} to {int(where.max()):#x}", f"of memory: above 0, below {_TOP:#x}"
             )
-        return cls(where, long, len(where) // count, (where, long), raw=True)
+        return cls(where, long, len(where) // count, (where, long))
 
     @classmethod
     def of_slots(cls, base: int, stride: int, slots: Any, size: int) -> Pieces:
@@ -138,7 +143,10 @@ class Pieces(Owner):
         """The same memory for one call, whose end does not end it; ObmmArgumentError after `release`."""
         if self._released:
             raise refused("memory that was released", "make it anew of the buffers")
-        return Pieces(self.addresses, self.sizes, self.each, self, self._raw)
+        borrowed = Pieces(self.addresses, self.sizes, self.each, self)
+        borrowed._lender = self
+        self._lent.add(borrowed)
+        return borrowed
 
     def select(self, blocks: npt.NDArray[np.intp]) -> Pieces:
         """Some of the blocks, in the order given; ObmmArgumentError for what is not their numbers."""
@@ -151,22 +159,34 @@ class Pieces(Owner):
             np.ascontiguousarray(self.sizes.reshape(shape)[chosen].reshape(-1)),
             self.each,
             self._kept,
-            self._raw,
         )
 
     def release(self) -> None:
-        """Let go of the buffers now, not when this object is collected: their owner may close them next."""
-        for buffer in self._buffers:
-            ffi.release(buffer)
+        """Let go of the buffers now, not when this object is collected: their owner may close them next.
+
+        Buffers that a call uses go when it has ended.
+        """
         self._released = bool(self._buffers) or self._released
-        self._buffers = []
+        self._let_go()
+        lender, self._lender = self._lender, None
+        if lender is not None:
+            lender._lent.discard(self)
+            if lender._released:
+                lender._let_go()
+
+    def _let_go(self) -> None:
+        if not self._lent:
+            buffers, self._buffers = self._buffers, []
+            for buffer in buffers:
+                ffi.release(buffer)
 
     def guard(self) -> None:
-        """Between rooms: make the memory known to the fault guard, where nothing keeps it alive."""
-        if self._raw and not self._guards:
-            low = int(self.addresses.min())
-            high = int((self.addresses + self.sizes).max())
-            if low and high > low:
+        """Between rooms: make the memory known to the fault guard."""
+        there = self.sizes > 0  # an empty buffer may have any address
+        if not self._guards and there.any():
+            low = int(self.addresses[there].min())
+            high = int((self.addresses + self.sizes)[there].max())
+            if low:
                 self._guards.append(guard.register(low, high - low, next(_identities)))
 
     def unguard(self) -> None:

@@ -11,10 +11,10 @@ import secrets
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any, TypeAlias
 
-from obmm.blocks.wire import GRANT, MOST_NEWS, PLACE, Committed
+from obmm.blocks.wire import GRANT, MOST_NEWS, PLACE, Committed, grants_of, slots_of
 
 log = logging.getLogger("obmm.blocks.owner")
 
@@ -129,7 +129,7 @@ class Directory:
         user.grants.update(zip(slots, generations, strict=True))
         if len(slots) < count:
             self.counts["full"] += 1
-        granted = user.reserved[serial] = b"".join(map(GRANT.pack, generations, slots, repeat(0)))
+        granted = user.reserved[serial] = grants_of(generations, slots)
         if len(user.reserved) > REMEMBERED_ANSWERS:
             user.reserved.popitem(last=False)
         return granted
@@ -337,12 +337,12 @@ class Directory:
 
     def _remove(self, keys: Sequence[bytes]) -> list[int]:
         """Take blocks out of the book; their slots are free once they were cleared."""
-        going = []
-        for place, tenant in map(self._blocks.pop, keys):
-            key, _, slot, _ = PLACE.unpack(place)
+        blocks = list(map(self._blocks.pop, keys))
+        for tenant, count in Counter([tenant for _, tenant in blocks]).items():
+            self._used[tenant] -= count
+        for key, (_, tenant) in zip(keys, blocks, strict=True):
             self._unpinned[tenant].pop(key, None)
-            self._used[tenant] -= 1
-            going.append(slot)
+        going = slots_of([place for place, _ in blocks])
         self._evicted.extend(keys)
         self._evictions += len(going)
         return going

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from obmm.blocks.keys import HASH_BYTES, Key
-from obmm.blocks.wire import NOWHERE
+from obmm.blocks.wire import NOWHERE, hashes_of
 
 DEFAULT_ENTRIES = 1 << 18
+_NO_HASH = NOWHERE[:HASH_BYTES]
 
 
 class PlaceIndex:
@@ -45,16 +47,25 @@ class PlaceIndex:
 
     def add(self, keys: Sequence[Key], places: Sequence[bytes]) -> None:
         """Remember places; those of no block are left out."""
+        hashes = hashes_of(places)
+        several = set(hashes)
         with self._mutex:
-            for key, place in zip(keys, places, strict=True):
-                hashed = place[:HASH_BYTES]
-                if hashed in self._keys:  # text and its bytes are one key: only one of them is remembered
-                    self._places.pop(self._keys[hashed], None)
-                if place != NOWHERE:
-                    self._places[key] = place
-                    self._keys[hashed] = key
-            while len(self._places) > self._most:
-                self._drop(next(iter(self._places)))
+            if len(several) == len(hashes) and _NO_HASH not in several and self._keys.keys().isdisjoint(several):
+                self._keys.update(zip(hashes, keys, strict=True))
+                self._places.update(zip(keys, places, strict=True))
+            else:
+                for key, place, hashed in zip(keys, places, hashes, strict=True):
+                    self._add(key, place, hashed)
+            # all at once: looking for the first entry of a dict walks over the holes of those that went before
+            for key in list(islice(self._places, max(0, len(self._places) - self._most))):
+                self._drop(key)
+
+    def _add(self, key: Key, place: bytes, hashed: bytes) -> None:
+        if hashed in self._keys:  # text and its bytes are one key: only one of them is remembered
+            self._places.pop(self._keys[hashed], None)
+        if place != NOWHERE:
+            self._places[key] = place
+            self._keys[hashed] = key
 
     def drop(self, keys: Iterable[Key]) -> None:
         with self._mutex:

@@ -49,7 +49,9 @@ class Keeper:
         self._session = DirectorySession(peer, name, tenant, namespace.fingerprint)
         self._stash = Stash(MOST_STASHED)
         self._old: list[Attachment] = []
-        self._pins: Counter[Key] = Counter()
+        self.pinning = threading.Lock()
+        """Held by who pins or unpins: what is counted here and what the directory knows change together."""
+        self._pins: Counter[bytes] = Counter()  # by hash: a key has two names
         self._used: dict[bytes, None] = {}
         self._mutex = threading.Lock()  # for pins and what was used
         self._answered = 0.0
@@ -139,16 +141,17 @@ class Keeper:
 
     def pinned(self, keys: Iterable[Key]) -> None:
         with self._mutex:
-            self._pins.update(keys)
+            self._pins.update(map(self._namespace.hash, keys))
 
     def unpinned(self, keys: Iterable[Key]) -> list[Key]:
         """Those without a pin of this process."""
         free = []
         with self._mutex:
             for key in keys:
-                self._pins[key] -= 1
-                if self._pins[key] <= 0:
-                    del self._pins[key]
+                hashed = self._namespace.hash(key)
+                self._pins[hashed] -= 1
+                if self._pins[hashed] <= 0:
+                    del self._pins[hashed]
                     free.append(key)
         return free
 
@@ -237,7 +240,7 @@ class Keeper:
                 self._session.submit(Op.GIVE_BACK, some, 0, term, nothing)
         elif op is Op.PIN:
             with self._mutex:
-                ours = {self._namespace.hash(key) for key in self._pins}
+                ours = set(self._pins)
             for some in batches([each for each in split(items, HASH_BYTES) if each not in ours]):
                 self._session.submit(Op.UNPIN, some, 0, term, nothing)
 
@@ -277,7 +280,7 @@ class Keeper:
 
     def _pin_again(self) -> None:
         with self._mutex:
-            hashes = [self._namespace.hash(key) for key in self._pins]
+            hashes = list(self._pins)
         for some in batches(hashes):
             self._session.submit(Op.PIN, some, 0, self._session.term, lambda answer: None)
 

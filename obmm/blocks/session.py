@@ -54,7 +54,7 @@ class DirectorySession:
         body = self._pack(op, items, argument)
         try:
             return _checked(self.peer.call(self.name, body, timeout=timeout))
-        except ExchangeError as error:
+        except BaseException as error:  # an interrupt as well: the owner may have taken the question
             self._unheard(op, body, error)
             raise
 
@@ -83,8 +83,8 @@ class DirectorySession:
 
         self.peer.submit_call(self.name, body, timeout=timeout).add_done_callback(finish)
 
-    def _unheard(self, op: Op, body: bytes, error: ExchangeError) -> None:
-        if op in _HOLDING and not isinstance(error, RequestRefusedError):
+    def _unheard(self, op: Op, body: bytes, error: BaseException) -> None:
+        if op in _HOLDING and not isinstance(error, RequestRefusedError | UnknownUserError):
             self.unsettled.append((op, body))
 
     def _pack(self, op: Op, items: Sequence[bytes], argument: int) -> bytes:

@@ -8,6 +8,7 @@ exception thrown.  A blocking call drives it on its own thread, a submitted one 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -22,7 +23,7 @@ from obmm.blocks.memory import Batch
 from obmm.blocks.reasons import SUCCESSES, WORTH_ANOTHER_LOOK, Reason
 from obmm.blocks.session import UnknownUserError
 from obmm.blocks.stash import Stash
-from obmm.blocks.wire import GRANT, MOST_ITEMS, NOWHERE, PLACE, Committed, Op, batches, split
+from obmm.blocks.wire import GRANT, MOST_ITEMS, NOWHERE, PLACE, Committed, Op, batches, hashes_of, split
 from obmm.exchange import ExchangeError, ProtocolError, Refusal
 
 _FATES = np.array([Reason.OK, Reason.EXISTED, Reason.GONE], np.int8)  # by what the directory says to a commit
@@ -75,6 +76,10 @@ class Means:
     stash: Stash
     bell: int
 
+    def hashes(self, keys: Sequence[Key]) -> list[bytes]:
+        """What the directory calls each of these keys."""
+        return split(self.namespace.hashes(keys), HASH_BYTES)
+
 
 def _ask_all(op: Op, items: Sequence[bytes], each: int) -> Generator[Ask | Move, Any, bytes]:
     """As many questions as the items need -> the answers, `each` bytes for an item; ProtocolError for others."""
@@ -111,7 +116,7 @@ def _find(means: Means, work: Work, places: list[bytes | None]) -> Generator[Ask
         return places
     work.asked += len(cold)
     try:
-        found = yield from _ask_places(Op.LOOKUP, [means.namespace.hash(work.keys[i]) for i in cold])
+        found = yield from _ask_places(Op.LOOKUP, means.hashes([work.keys[i] for i in cold]))
     except (ExchangeError, UnknownUserError):
         work.reasons[cold] = Reason.NO_ANSWER
         return places
@@ -191,6 +196,17 @@ def put_steps(means: Means, work: Work, pieces: Pieces) -> Steps:
         _same_as_first(work)
         return
     grants = means.stash.take(len(todo))
+    try:
+        yield from _reserve_and_store(means, work, pieces, todo, grants)
+    except BaseException:  # an interrupt, or the caller's end
+        means.stash.owe(grants)
+        raise
+    _same_as_first(work)
+
+
+def _reserve_and_store(
+    means: Means, work: Work, pieces: Pieces, todo: list[int], grants: list[bytes]
+) -> Generator[Ask | Move, Any, None]:
     if len(grants) < len(todo):
         missing = len(todo) - len(grants)
         try:
@@ -202,7 +218,6 @@ def put_steps(means: Means, work: Work, pieces: Pieces) -> Steps:
     todo = todo[: len(grants)]
     if todo:
         yield from _store(means, work, pieces, np.array(todo, np.intp), grants)
-    _same_as_first(work)
 
 
 def _reserve(count: int, grants: list[bytes]) -> Generator[Ask | Move, Any, None]:
@@ -226,8 +241,10 @@ def _not_stored(means: Means, work: Work, pieces: Pieces) -> list[int]:
     known = np.array(means.index.known(work.keys), bool)
     work.reasons[fits & known] = Reason.EXISTED
     todo: list[int] = np.flatnonzero(fits & ~known).tolist()
-    first = dict(zip([work.keys[i] for i in reversed(todo)], reversed(todo), strict=True))
-    return todo if len(first) == len(todo) else sorted(first.values())
+    keys = [work.keys[i] for i in todo]
+    if len(set(keys)) == len(todo):
+        return todo
+    return sorted(dict(zip(reversed(keys), reversed(todo), strict=True)).values())
 
 
 def _same_as_first(work: Work) -> None:
@@ -263,19 +280,17 @@ def _store(
     work.moved += batch.bytes_moved
     done = status == Reason.OK
     waiting = blocks[done]
-    try:
+    work.reasons[waiting] = Reason.NO_ANSWER  # until the directory has said what it has taken
+    with suppress(ExchangeError, UnknownUserError):
         yield from _commit(means, work, waiting, [places[j] for j in np.flatnonzero(done).tolist()])
-    except (ExchangeError, UnknownUserError):
-        unheard = work.reasons[blocks] == Reason.OK  # of the copy: the directory has said nothing
-        work.reasons[blocks[unheard]] = Reason.NO_ANSWER
-        done &= ~unheard
-    means.stash.owe([grants[j] for j in np.flatnonzero(~done).tolist()])
+    used = done & (work.reasons[blocks] != Reason.NO_ANSWER)
+    means.stash.owe([grants[j] for j in np.flatnonzero(~used).tolist()])
 
 
 def _places(means: Means, keys: list[Key], grants: list[bytes], totals: npt.NDArray[np.uint64]) -> bytes:
     """Which block goes to which slot, as native code and the directory take it."""
     places = np.empty(len(keys), _PLACE)
-    places["hash"] = np.frombuffer(b"".join(map(means.namespace.hash, keys)), "V16")
+    places["hash"] = np.frombuffer(means.namespace.hashes(keys), "V16")
     places["grant"] = np.frombuffer(b"".join([grant[:_GRANTED] for grant in grants]), "V12")
     places["length"] = totals
     return places.tobytes()
@@ -295,7 +310,7 @@ def _commit(
         if len(answer) < end or (len(answer) - end) % GRANT.size or (verdicts >= len(_FATES)).any():
             raise _no_answer(Op.COMMIT, answer)
         found = split(answer[count:end], PLACE.size)
-        if any(there[:HASH_BYTES] != place[:HASH_BYTES] for there, place in zip(found, some, strict=True)):
+        if hashes_of(found) != hashes_of(some):
             raise ProtocolError(Refusal.PAYLOAD, "the place of another block in answer to COMMIT")
         means.stash.add(split(answer[end:], GRANT.size))
         these = blocks[done : done + count]
@@ -312,7 +327,7 @@ def _no_answer(op: Op, answer: bytes) -> ProtocolError:
 
 def delete_steps(means: Means, work: Work) -> Steps:
     """OK for what is gone now."""
-    hashes = [means.namespace.hash(key) for key in work.keys]
+    hashes = means.hashes(work.keys)
     means.index.drop_hashes(hashes)
     try:
         answers = yield from _ask_all(Op.DELETE, hashes, 1)
@@ -325,7 +340,7 @@ def delete_steps(means: Means, work: Work) -> Steps:
 def pin_steps(means: Means, work: Work) -> Steps:
     """OK for what is pinned now; where it lies is remembered."""
     try:
-        places = yield from _ask_places(Op.PIN, [means.namespace.hash(key) for key in work.keys])
+        places = yield from _ask_places(Op.PIN, means.hashes(work.keys))
     except (ExchangeError, UnknownUserError):
         work.reasons[:] = Reason.NO_ANSWER
         return
@@ -337,7 +352,7 @@ def pin_steps(means: Means, work: Work) -> Steps:
 def unpin_steps(means: Means, work: Work) -> Steps:
     """OK for what the directory was told."""
     try:
-        yield from _ask_all(Op.UNPIN, [means.namespace.hash(key) for key in work.keys], 0)
+        yield from _ask_all(Op.UNPIN, means.hashes(work.keys), 0)
         work.reasons[:] = Reason.OK
     except (ExchangeError, UnknownUserError):
         work.reasons[:] = Reason.NO_ANSWER

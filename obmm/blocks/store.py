@@ -191,15 +191,19 @@ class BlockStore(Closing):
     def pin(self, keys: Iterable[Key], *, timeout: float | None = None) -> Flags:
         """Keep blocks from eviction: 1 for each that is pinned now.  Pins end with `unpin`, `close`, or this process."""
         listed = check_keys(keys)
-        pinned = self._now("pin", listed, None, pin_steps, timeout)
-        self._living().pinned(key for key, is_pinned in zip(listed, pinned, strict=True) if is_pinned)
+        keeper = self._living()
+        with keeper.pinning:
+            pinned = self._now("pin", listed, None, pin_steps, timeout)
+            keeper.pinned(key for key, is_pinned in zip(listed, pinned, strict=True) if is_pinned)
         return pinned
 
     def unpin(self, keys: Iterable[Key], *, timeout: float | None = None) -> Flags:
         """Let blocks go again: 1 for each, 0 where the owner could not be told.  A block stays until every pin of it is off."""
         listed = check_keys(keys)
-        free = self._living().unpinned(listed)
-        told = dict(zip(free, self._now("unpin", free, None, unpin_steps, timeout).tolist(), strict=True))
+        keeper = self._living()
+        with keeper.pinning:
+            free = keeper.unpinned(listed)
+            told = dict(zip(free, self._now("unpin", free, None, unpin_steps, timeout).tolist(), strict=True))
         return np.array([told.get(key, 1) for key in listed], np.uint8)
 
     def delete(self, keys: Iterable[Key], *, timeout: float | None = None) -> Flags:
@@ -354,12 +358,17 @@ class BlockStore(Closing):
         started = time.monotonic()
         work = _work(keys, timeout, started)
         means = keeper.means(-1) if keys else None
-        if means is None:
-            work.reasons[:] = Reason.NO_OWNER
-        else:
-            self._drive(keeper, means, work, steps(means, work, pieces) if pieces is not None else steps(means, work))
-        if pieces is not None:
-            pieces.release()
+        try:
+            if means is None:
+                work.reasons[:] = Reason.NO_OWNER
+            else:
+                with contextlib.closing(
+                    steps(means, work, pieces) if pieces is not None else steps(means, work)
+                ) as each:
+                    self._drive(keeper, means, work, each)
+        finally:
+            if pieces is not None:
+                pieces.release()
         if kind == "get" and means is not None:
             keeper.used(keys, work)
         self._count(kind, work, time.monotonic() - started)

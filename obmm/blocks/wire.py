@@ -11,6 +11,7 @@ import enum
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ VERSION = 1
 HEAD = struct.Struct("<BBHI16sQ")  # operation, version, zero, argument, user, serial
 PLACE = struct.Struct("<16sQII")  # hash, generation, slot, length: struct obmm_block_place
 GRANT = struct.Struct("<QII")  # generation, slot, zero
+_PLACE = np.dtype([("hash", "V16"), ("generation", "<u8"), ("slot", "<u4"), ("length", "<u4")])
+_GRANT = np.dtype([("generation", "<u8"), ("slot", "<u4"), ("zero", "<u4")])
 COUNT = struct.Struct("<II")
 OPENED = struct.Struct("<QII")  # incarnation, term in milliseconds, slots
 NEWS = struct.Struct("<QII")  # sequence, whether some were lost, number
@@ -125,6 +128,28 @@ def split(data: bytes, size: int) -> list[bytes]:
     count = len(data) // size if size else 0
     pieces: list[bytes] = np.frombuffer(data, f"V{size}", count).tolist() if count else []
     return pieces
+
+
+def hashes_of(places: Sequence[bytes]) -> list[bytes]:
+    """The hash in each place."""
+    return _field(places, "hash")
+
+
+def slots_of(places: Sequence[bytes]) -> list[int]:
+    """The slot in each place."""
+    return _field(places, "slot")
+
+
+def _field(places: Sequence[bytes], name: str) -> list[Any]:
+    values: list[Any] = np.frombuffer(b"".join(places), _PLACE)[name].tolist()
+    return values
+
+
+def grants_of(generations: Sequence[int], slots: Sequence[int]) -> bytes:
+    """A `GRANT` for each."""
+    grants = np.zeros(len(slots), _GRANT)
+    grants["generation"], grants["slot"] = generations, slots
+    return grants.tobytes()
 
 
 def batches(items: Sequence[bytes]) -> list[Sequence[bytes]]:

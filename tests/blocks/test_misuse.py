@@ -91,6 +91,7 @@ class Place:
                 *[4096, 64, [1], 64][:at], it, *[64, [1], 64][at:]
             )
         calls["Namespace"], calls["hash"] = lambda it: Namespace(model=it), Namespace(model="m").hash
+        calls["hashes"] = Namespace(model="m").hashes
         for name in ("for_blocks", "for_bytes"):
             make = getattr(SlotLayout, name)
             calls[f"{name} block_bytes"] = lambda it, make=make: make(it, 8_000)

@@ -46,3 +46,14 @@ const char *obmm_ngram_kernel(void);
 
 /* hash/crc32c.h */
 uint32_t obmm_crc32c(uint32_t crc, const void *data, size_t length);
+
+/* hash/blake2b.h */
+#define OBMM_BLAKE2B_DIGEST ...
+
+struct obmm_blake2b_key {
+	...;
+};
+
+int obmm_blake2b_key(struct obmm_blake2b_key *key, const uint8_t *bytes, size_t length);
+void obmm_blake2b_many(const struct obmm_blake2b_key *key, const uint8_t *data, const uint32_t *lengths, size_t count,
+		       uint8_t *digests);
