@@ -19,7 +19,7 @@ from obmm.blocks.steps import Ask, Means, Move
 from obmm.blocks.ticket import Job
 from obmm.driver.descriptor import Descriptor
 from obmm.rows.engine import GatherEngine
-from obmm.undisturbed import undisturbed
+from obmm.undisturbed import joined, undisturbed
 
 log = logging.getLogger("obmm.blocks.user")
 
@@ -124,8 +124,8 @@ class Pump:
             self.forget()
             return True
         if self._thread is not threading.current_thread():
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+            return joined(self._thread, timeout)
+        return False
 
     def forget(self) -> None:
         """Close the descriptors; in a forked child no other thread uses them."""

@@ -24,6 +24,7 @@ from obmm.closing import Closing
 from obmm.errors import ObmmError
 from obmm.exchange.errors import PeerUnreachableError, ProtocolError, Refusal
 from obmm.exchange.server import Server
+from obmm.undisturbed import joined
 
 log = BackgroundLogger("obmm.exchange.server")
 
@@ -65,7 +66,7 @@ class ControlSocket(Closing):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.path.unlink(missing_ok=True)
-        self._thread.join(PATIENCE_S)
+        joined(self._thread, PATIENCE_S)
 
     def __repr__(self) -> str:
         return f"<control socket {self.path}>"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from obmm.background import BackgroundLogger
 from obmm.exchange.errors import JournalError
 from obmm.exchange.journal import Batch, LeaseJournal
+from obmm.undisturbed import joined
 
 log = BackgroundLogger("obmm.exchange.journal")
 
@@ -49,8 +50,7 @@ class JournalWriter:
         """Write what was submitted, then end; False when the disk did not let it within ``timeout`` seconds."""
         self.start()
         self._jobs.put(None)
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return joined(self._thread, timeout)
 
     def _run(self) -> None:
         running = True

@@ -26,6 +26,7 @@ from obmm.errors import ObmmError
 from obmm.exchange.admission import source_of
 from obmm.exchange.door import bind
 from obmm.exchange.server import Server
+from obmm.undisturbed import joined
 
 log = BackgroundLogger("obmm.exchange.server")
 
@@ -74,7 +75,7 @@ class Observatory(Closing):
         self._http.ending = True
         self._http.shutdown()
         self._http.server_close()
-        self._thread.join(PATIENCE_S)
+        joined(self._thread, PATIENCE_S)
         self._open = False
 
     def __repr__(self) -> str:

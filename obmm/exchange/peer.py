@@ -36,6 +36,7 @@ from obmm.exchange.messages import ANY_EID, Fetch, List, Listed, Message, Mode, 
 from obmm.exchange.net import check_one_mode, split_address
 from obmm.exchange.tls import TlsFiles
 from obmm.region.leaving import AT_EXIT_S, leave
+from obmm.undisturbed import joined
 
 if TYPE_CHECKING:
     from obmm.exchange.remote_table import RemoteTable
@@ -349,7 +350,7 @@ class Peer(Closing):
             return
         self._client.mailbox.post(self._client.stop)
         if threading.current_thread() is not self._thread:
-            self._thread.join(patience)
+            joined(self._thread, patience)
         self._need_not_warn()
 
     def _die(self) -> None:

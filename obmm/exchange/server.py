@@ -36,6 +36,7 @@ from obmm.exchange.publication import Manifest, Publication, Publishable, Publis
 from obmm.exchange.server_event import ServerEvent
 from obmm.exchange.service import Service
 from obmm.exchange.tls import TlsFiles
+from obmm.undisturbed import joined
 
 log = BackgroundLogger("obmm.exchange.server")
 
@@ -299,7 +300,7 @@ class Server(Closing):
             self._call(self._service.stop)
         except ClosedError:
             outstanding = ()  # somebody else closed it meanwhile
-        self._thread.join(CALL_S)
+        joined(self._thread, CALL_S)
         self._need_not_warn()
         return outstanding
 

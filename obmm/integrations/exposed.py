@@ -11,6 +11,7 @@ from typing import Any
 from obmm.blocks import BlockStoreError
 from obmm.errors import ObmmError
 from obmm.exchange.net import split_address
+from obmm.undisturbed import joined
 
 PORTS_OF_A_HOST = 64  # engines run a process for each rank, all with the same settings
 
@@ -25,7 +26,7 @@ class Exposed:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5.0)
+        joined(self._thread, 5.0)
 
 
 Refusal = Callable[[int, str, str], ObmmError]

@@ -18,6 +18,7 @@ from obmm.closing import Closing, tell_of_forks
 from obmm.errors import ClosedError, MappingBusyError, ObmmArgumentError, ObmmError, StaleHandleError
 from obmm.exchange import LeaseError, LeaseEvent, LeaseStatus, TlsFiles
 from obmm.rows import Manifest, RowStore
+from obmm.undisturbed import joined
 
 log = logging.getLogger("obmm.integrations.link")
 
@@ -136,7 +137,8 @@ class TableLink(Closing):
         if not self._open:
             return
         self._end()
-        self._keeper.join(timeout)
+        if self._keeper.ident is not None:
+            joined(self._keeper, timeout)
         self._take_away(ClosedError.of(f"the table {self.address}"))
         deadline = time.monotonic() + timeout
         while not self._let_go() and time.monotonic() < deadline:

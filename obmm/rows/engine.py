@@ -6,9 +6,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import itertools
 import os
 import threading
-from collections import deque
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,24 @@ DEFAULT_THREADS = 63
 EXPECTED = 300e-6  # seconds: from the begin of a step to its gather, hashing and all
 _MOST_CPUS = (1 << 31) - 1
 _LONGEST = 1e9  # seconds that fit
+
+
+class Running:
+    """Gathers under way.  What native threads use is noted before they have it, and until native code gives it back: no
+    finalizer that an interrupt cuts short can free it.  Who still wants them is looked up.
+    """
+
+    __slots__ = ("abandoned", "ended", "key", "memory", "numbers", "owners")
+
+    def __init__(self, key: int, memory: Any, numbers: Any, owner: object) -> None:
+        self.key, self.memory, self.numbers = key, memory, numbers
+        self.abandoned = False
+        self.ended: set[int] = set()
+        self.owners: list[weakref.ref[Any]] = [] if owner is None else [weakref.ref(owner)]
+
+    def is_wanted(self) -> bool:
+        """Whether somebody lives who gives the tickets back."""
+        return any(owner() is not None for owner in self.owners)
 
 
 class GatherEngine(Closing):
@@ -63,7 +82,8 @@ class GatherEngine(Closing):
         self.pointer: Any = out[0]
         self._open = True
         # no lock: tickets come here from finalisers, which may run anywhere
-        self._abandoned: deque[tuple[int, Any]] = deque()
+        self._running: dict[int, Running] = {}
+        self._keys = itertools.count()
         self._owner = os.getpid()
 
     @property
@@ -107,23 +127,52 @@ class GatherEngine(Closing):
     def abandoned(self) -> int:
         """Abandoned gathers that have not come back."""
         self.reap()
-        return len(self._abandoned)
+        return sum(not running.is_wanted() for running in tuple(self._running.values()))
+
+    def hold(self, memory: Any, numbers: Any, owner: object) -> Running:
+        """Between rooms: before a submission that fills in `numbers`, the tickets: `memory` lives while its gathers run.
+
+        And while `owner` does, who gives the tickets back; who sees one end says `over`.
+        """
+        running = Running(next(self._keys), memory, numbers, owner)
+        self._running[running.key] = running
+        return running
+
+    def over(self, running: Running, number: int) -> None:
+        """Between rooms: a ticket was given back."""
+        running.ended.add(number)
+        if len(running.ended) == len(running.numbers):
+            self._running.pop(running.key, None)
+
+    def refused(self, running: Running) -> None:
+        """Between rooms: nothing was submitted."""
+        self._running.pop(running.key, None)
+
+    def drop(self, running: Running, number: int) -> None:
+        """Between rooms: nobody waits for a ticket any more; an interrupt may cut this short, then `reap` goes on."""
+        if lib.obmm_ticket_release(self.pointer, number) == -errno.EBUSY:
+            lib.obmm_ticket_abandon(self.pointer, number)
+        else:
+            self.over(running, number)
 
     def let_go(self, ticket: int, memory: Any) -> None:
         """Between rooms: give back a ticket without a holder; `memory` lives on while its gather runs."""
-        if lib.obmm_ticket_release(self.pointer, ticket) == -errno.EBUSY:
-            lib.obmm_ticket_abandon(self.pointer, ticket)
-            self._abandoned.append((ticket, memory))
+        self.drop(self.hold(memory, [ticket], None), ticket)
 
     def reap(self) -> None:
-        """Give back the tickets of abandoned gathers that have ended."""
-        for _ in range(len(self._abandoned)):
-            try:
-                ticket, memory = self._abandoned.popleft()
-            except IndexError:
-                return
-            if lib.obmm_ticket_release(self.pointer, ticket) == -errno.EBUSY:
-                self._abandoned.append((ticket, memory))
+        """Give back the tickets that nobody has any more: abandoned, or lost on their way to a variable."""
+        for running in tuple(self._running.values()):
+            if running.is_wanted():
+                continue
+            busy = 0
+            for number in running.numbers:
+                if number and lib.obmm_ticket_release(self.pointer, number) == -errno.EBUSY:
+                    busy += 1
+                    if not running.abandoned:
+                        lib.obmm_ticket_abandon(self.pointer, number)
+            running.abandoned = True
+            if not busy:
+                self._running.pop(running.key, None)
 
     def close(self, timeout: float = 30.0) -> None:
         """End the workers; queued gathers are abandoned.  Idempotent.

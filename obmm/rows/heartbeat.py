@@ -12,6 +12,7 @@ from obmm.closing import Closing
 from obmm.errors import ObmmError
 from obmm.rows.errors import refused
 from obmm.rows.memory import RowMemory
+from obmm.undisturbed import joined
 
 log = logging.getLogger("obmm.rows")
 
@@ -59,7 +60,7 @@ class Heartbeat(Closing):
         """Beat no more.  Idempotent.  Close it before the store."""
         self._over.set()
         if self._owner == os.getpid() and self._thread.ident is not None:
-            self._thread.join()
+            joined(self._thread)
 
     def __repr__(self) -> str:
         return f"<Heartbeat every {self._interval} s{'' if self.beating else ', over'}>"

@@ -58,6 +58,7 @@ class Pulse(Owner):
         """Wait for a read that is under way, a moment at most: the memory is about to be closed."""
         with self._lock:
             if self._ticket and not lib.obmm_ticket_collect(self._engine.pointer, self._ticket, _MOMENT_NS):
+                self._engine.over(self._running, self._ticket)
                 self._ticket = 0
 
     @property
@@ -71,6 +72,7 @@ class Pulse(Owner):
             if result == -errno.ETIMEDOUT:
                 self._lost = bool(self._count) and now - self._sent >= PATIENCE
                 return
+            self._engine.over(self._running, self._ticket)
             self._ticket = 0
             if not result and not self._outcome.status:
                 self._judge(int(self._word[0]), now)
@@ -85,12 +87,11 @@ class Pulse(Owner):
             self._lost = bool(count) and self._sent - self._changed >= PATIENCE
 
     def _ask(self, now: float) -> None:
-        ticket, bad = ffi.new("uint64_t *"), ffi.new("unsigned int *")
-        if not lib.obmm_engine_submit(self._engine.pointer, self._request, 1, 1, self._outcome, ticket, bad):
+        ticket, bad = ffi.new("uint64_t[1]"), ffi.new("unsigned int *")
+        read = (self._memory, self._table, self._request, self._ids, self._word, self._outcome)
+        running = self._engine.hold(read, ticket, self)
+        if lib.obmm_engine_submit(self._engine.pointer, self._request, 1, 1, self._outcome, ticket, bad):
+            self._engine.refused(running)
+        else:
+            self._running = running
             self._ticket, self._sent = ticket[0], now
-
-    def __del__(self) -> None:
-        ticket = getattr(self, "_ticket", 0)
-        if ticket:
-            read = (self._memory, self._table, self._request, self._ids, self._word, self._outcome)
-            self._engine.let_go(ticket, read)

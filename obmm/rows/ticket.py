@@ -6,12 +6,13 @@ from __future__ import annotations
 import errno
 import platform
 import time
+import weakref
 
 from obmm._native import ffi, lib
 from obmm.arguments import seconds
 from obmm.closing import Owner
 from obmm.errors import ClosedError, ObmmError
-from obmm.rows.engine import TICKETS, GatherEngine
+from obmm.rows.engine import TICKETS, GatherEngine, Running
 from obmm.rows.errors import late, refused
 from obmm.rows.requests import Requests
 
@@ -27,10 +28,11 @@ class Ticket(Owner):
     Made by `RowStore.submit`.  ClosedError once it was given up.
     """
 
-    __slots__ = ("_engine", "_index", "_number", "_open", "_ready_at", "_requests", "_words")
+    __slots__ = ("__weakref__", "_engine", "_index", "_number", "_open", "_ready_at", "_requests", "_running", "_words")
 
-    def __init__(self, engine: GatherEngine, number: int, requests: Requests, index: int) -> None:
+    def __init__(self, engine: GatherEngine, running: Running, number: int, requests: Requests, index: int) -> None:
         self._engine = engine
+        self._running = running
         self._number = number
         self._requests = requests
         self._index = index
@@ -101,15 +103,22 @@ class Ticket(Owner):
             if result == -errno.EOWNERDEAD:
                 raise ClosedError.of(self, "belongs to the parent process")
         self._open = False
+        self._engine.over(self._running, self._number)
         return True
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):
-            self._engine.let_go(self._number, self._requests)
+            self._engine.drop(self._running, self._number)
 
     def __repr__(self) -> str:
         table = self._requests.spec(self._index).table_id
         return f"<Ticket table {table!r} {'done' if not self._open else 'running'}>"
+
+
+class _Claim:
+    """Whoever submits, until the tickets are made."""
+
+    __slots__ = ("__weakref__",)
 
 
 def submit(engine: GatherEngine, requests: Requests, threads: int) -> list[Ticket]:
@@ -117,15 +126,14 @@ def submit(engine: GatherEngine, requests: Requests, threads: int) -> list[Ticke
     engine.reap()
     n = requests.count
     tickets, bad = ffi.new("uint64_t[]", n), ffi.new("unsigned int *")
-    try:
-        result = lib.obmm_engine_submit(engine.pointer, requests.array, n, threads, requests.outcomes, tickets, bad)
-        if not result:
-            return [Ticket(engine, tickets[i], requests, i) for i in range(n)]
-    except BaseException:
-        # an interrupt between the call and the tickets: native threads use the requests, and no Python object holds them
-        for number in tickets:
-            engine.let_go(number, requests)
-        raise
+    claim = _Claim()
+    running = engine.hold(requests, tickets, claim)
+    result = lib.obmm_engine_submit(engine.pointer, requests.array, n, threads, requests.outcomes, tickets, bad)
+    if not result:
+        made = [Ticket(engine, running, tickets[i], requests, i) for i in range(n)]
+        running.owners = [weakref.ref(ticket) for ticket in made]
+        return made
+    engine.refused(running)
     if result in (-errno.ERANGE, -errno.EFAULT, -errno.EINVAL):
         raise requests.failure(bad[0])
     if result == -errno.ESHUTDOWN:

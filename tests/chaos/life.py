@@ -364,7 +364,12 @@ class Life:
 
     def same(self, tag: int, found: Any, expected: Any, what: str) -> None:
         if not np.array_equal(found, expected) and tag not in self.revoked:
-            raise BrokenPromise(f"{what}: wrong bytes in region {tag}: {found!r}, not {expected!r}")
+            here, there = np.ravel(found), np.ravel(expected)
+            wrong = np.flatnonzero(here != there) if here.shape == there.shape else here
+            raise BrokenPromise(
+                f"{what}: {len(wrong)} of {len(there)} numbers are wrong in region {tag}: from {wrong[:1]} on "
+                f"{here[wrong[:4]]}, not {there[wrong[:4]]}; to {wrong[-1:]}, {here[wrong[-4:]]}"
+            )
 
     @staticmethod
     def remove(things: list[Any], thing: Any) -> None:

@@ -60,6 +60,86 @@ def place(tmp_path_factory):
         yield Place(fabric, tmp_path_factory.mktemp("place"))
 
 
+# --- calls that must have ended when their interrupt comes through ------------------------------------------------------
+
+CALLS = """
+import os, random, sys, threading, time
+from obmm.undisturbed import joined, undisturbed
+end, over, rng = time.monotonic() + float(sys.argv[1]), threading.Event(), random.Random(int(sys.argv[2]))
+sent = made = got = 0
+begun, ended = [], []
+
+def pester():
+    global sent
+    while not over.wait(rng.random() * 0.001):
+        sent += 1
+        os.kill(os.getpid(), 2)
+
+def work():
+    begun.append(made)
+    time.sleep(0.0005)
+    ended.append(made)
+
+def wait():
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert joined(thread)
+
+def call(what):
+    global made
+    made += 1
+    begun.clear()
+    ended.clear()
+    try:
+        undisturbed(what)
+    finally:
+        # an interrupt before it began is one too
+        assert begun == ended and len(begun) < 2, (begun, ended)
+
+thread = threading.Thread(target=pester)
+started = False
+while True:
+    try:
+        if not started:
+            started = True
+            thread.start()
+        while time.monotonic() < end:
+            call(work if made % 2 else wait)
+        over.set()
+        break
+    except KeyboardInterrupt:
+        got += 1
+joined(thread)
+print(sent, got, made, [each.name for each in threading.enumerate()])
+"""
+
+
+def test_a_call_has_ended_when_its_interrupt_comes_through():
+    """Signals, not a tracer: it is `threading.Thread` of the standard library that an interrupt breaks."""
+    child = subprocess.run(
+        [sys.executable, "-c", CALLS, str(SECONDS), str(SEED)], capture_output=True, text=True, timeout=SECONDS + 60
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    sent, got, made, threads = child.stdout.split(maxsplit=3)
+    assert min(int(sent), int(got), int(made)) > 20
+    assert threads == "['MainThread']\n"
+
+
+def test_threads_are_waited_for_by_joined():
+    """After an interrupt in `Thread.join` Python 3.11 says of a thread that runs that it has ended."""
+    joins = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE)
+        if place.parts[0] in ("emulator", "cli", "bench") or place.as_posix() == "undisturbed.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "join":
+                owner = ast.unparse(node.func.value)
+                if "thread" in owner or "keeper" in owner:
+                    joins.append(f"{place}:{node.lineno}: {owner}.join")
+    assert not joins, "use obmm.undisturbed.joined"
+
+
 # --- finalizers that an interrupt cuts short ---------------------------------------------------------------------------
 
 Make = Callable[[], object]
@@ -133,6 +213,70 @@ def test_who_is_forgotten_is_given_back_although_its_finalizer_was_cut_short(pla
             sys.settrace(None)
         left = settled(place.fabric, before)
         assert not left, left
+
+
+# --- gathers whose tickets an interrupt takes away ----------------------------------------------------------------------
+
+DROPPED = """
+import os, random, sys, threading, time
+import numpy as np
+from obmm.rows import GatherEngine, LocalMemory, Manifest, RowStore, TableSpec
+from obmm.undisturbed import joined
+end, over, rng = time.monotonic() + float(sys.argv[1]), threading.Event(), random.Random(int(sys.argv[2]))
+sys.unraisablehook = lambda _report: None
+engine = GatherEngine(2)
+memory = LocalMemory(np.zeros(64 * 4096, "u1"))
+store = RowStore.attach(memory, Manifest((TableSpec("t", 4096, 64),)), verify="none", plan=False, engine=engine)
+ids = np.random.default_rng(1).integers(0, 4096, 30_000)  # 1.9 MB of rows: given back to the kernel when freed
+sent = made = got = wrong = 0
+
+def pester():
+    global sent
+    while not over.wait(rng.random() * 0.001):
+        sent += 1
+        os.kill(os.getpid(), 2)
+
+def drop_one():
+    out = np.empty((len(ids), 64), "u1")
+    store.submit("t", ids, out)
+
+thread = threading.Thread(target=pester)
+started = False
+while True:
+    try:
+        if not started:
+            started = True
+            thread.start()
+        while time.monotonic() < end:
+            drop_one()
+            made += 1
+            other = np.full((len(ids), 64), 0xEE, "u1")  # where the rows of before would go
+            wrong += int((other != 0xEE).any())
+        over.set()
+        break
+    except KeyboardInterrupt:
+        got += 1
+    except Exception:
+        engine.reap()  # no free tickets
+while not joined(thread):
+    pass
+deadline = time.monotonic() + 20
+while engine.in_use and time.monotonic() < deadline:
+    engine.reap()
+assert not wrong, wrong
+assert not engine.in_use and not engine.abandoned
+engine.close()
+print(sent, got, made)
+"""
+
+
+def test_rows_of_a_ticket_that_was_lost_go_nowhere_else():
+    """Native threads write on: what they write to lives until they have ended, and their tickets come back."""
+    child = subprocess.run(
+        [sys.executable, "-c", DROPPED, str(SECONDS), str(SEED)], capture_output=True, text=True, timeout=SECONDS + 60
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    assert min(map(int, child.stdout.split())) > 20
 
 
 # --- closes that an interrupt cuts short --------------------------------------------------------------------------------
