@@ -112,12 +112,26 @@ def readers(profile: Profile, step: Step) -> int:
     return int(profile["node_gbps"] * step.period_ns // step.nbytes) if step.nbytes else 0
 
 
-def crossing(one: Profile, other: Profile, row_bytes: int, threads: int = 1) -> int | None:
-    """From how many rows on `other` is the quicker of the two; None where it never is, up to a million.
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """From how many rows on a path of lists is quicker than one of loads; None: never, 1: always.
 
-    1 where it always is.
+    `start` by the profiles' own figures; `earliest` and `surely` with those ends of their ranges that speak for it and against it.
     """
 
+    start: int | None
+    earliest: int | None
+    surely: int | None
+
+
+def crossing(one: Profile, other: Profile, row_bytes: int, threads: int = 1) -> Crossing:
+    """From how many rows of `row_bytes` on `other` is the quicker of the two, looked for up to a million."""
+    (quick_one, slow_one), (quick_other, slow_other) = one.extremes(), other.extremes()
+    pairs = (one, other), (slow_one, quick_other), (quick_one, slow_other)
+    return Crossing(*(_crossing(loads, lists, row_bytes, threads) for loads, lists in pairs))
+
+
+def _crossing(one: Profile, other: Profile, row_bytes: int, threads: int) -> int | None:
     def quicker(rows: int) -> bool:
         return other.gather_ns(rows, row_bytes, threads) < one.gather_ns(rows, row_bytes, threads)
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from obmm.bench.cluster import MOST_HOSTS, Cluster, Outcome, simulate
-from obmm.bench.model import WINDOWS_NS, Modelled, Step, StepModel, crossing, step_model
+from obmm.bench.model import WINDOWS_NS, Crossing, Modelled, Step, StepModel, crossing, step_model
 from obmm.bench.units import duration, rate
 from obmm.cli import output
 from obmm.emulator.profile import Profile, names
@@ -131,12 +131,18 @@ def _steps(models: list[StepModel]) -> Table:
     return table
 
 
-def _crossings(crossings: list[tuple[Profile, Profile, int, int | None]]) -> Table:
+def _crossings(crossings: list[tuple[Profile, Profile, int, Crossing]]) -> Table:
     table = Table("rows of", "instead of", "take", "from", title="MODELLED: which path is quicker, one thread")
-    for one, other, size, start in crossings:
-        when = "never" if start is None else "always" if start == 1 else f"{start:,} rows on"
+    for one, other, size, found in crossings:
+        when = _rows_on(found.start)
+        if found.earliest != found.surely:
+            when += f" ({_rows_on(found.earliest)} .. {_rows_on(found.surely)})"
         table.add_row(f"{size} B", escape(one.name), escape(other.name), when)
     return table
+
+
+def _rows_on(start: int | None) -> str:
+    return "never" if start is None else "always" if start == 1 else f"{start:,} rows on"
 
 
 def _clusters(
@@ -161,7 +167,7 @@ def _clusters(
 def _told(
     profiles: list[Profile],
     models: list[StepModel],
-    crossings: list[tuple[Profile, Profile, int, int | None]],
+    crossings: list[tuple[Profile, Profile, int, Crossing]],
     clusters: list[tuple[Profile, Step, Outcome]],
     hosts: int | None,
     owners: int,
@@ -193,8 +199,15 @@ def _told(
             for each in models
         ],
         "crossings": [
-            {"instead_of": one.name, "take": other.name, "row_bytes": size, "from_rows": start}
-            for one, other, size, start in crossings
+            {
+                "instead_of": one.name,
+                "take": other.name,
+                "row_bytes": size,
+                "from_rows": found.start,
+                "earliest_rows": found.earliest,
+                "surely_rows": found.surely,
+            }
+            for one, other, size, found in crossings
         ],
         "cluster": {"hosts": hosts, "owners": owners, "fanout": fanout, "steps": steps} if clusters else None,
         "cluster_steps": [

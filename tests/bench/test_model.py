@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,23 @@ STEP = model.Step(1536, 264)
 def test_lists_are_quicker_than_loads_from_exactly_the_row_that_is_said():
     for loads in (NC, CC):
         for row_bytes in (264, 1364):
-            start = model.crossing(loads, URMA, row_bytes)
+            start = model.crossing(loads, URMA, row_bytes).start
+            assert start is not None
             assert URMA.gather_ns(start, row_bytes) < loads.gather_ns(start, row_bytes)
             if start > 1:
                 assert URMA.gather_ns(start - 1, row_bytes) >= loads.gather_ns(start - 1, row_bytes)
+
+
+def test_a_crossing_has_the_range_that_assumed_figures_leave_it():
+    paths = {name: Profile.named(name) for name in names()}
+    for one in (path for path in paths.values() if path.way == "loads"):
+        for other in (path for path in paths.values() if path.way == "lists"):
+            found = model.crossing(one, other, 264)
+            starts = [math.inf if rows is None else rows for rows in (found.earliest, found.start, found.surely)]
+            assert starts == sorted(starts)
+    # 45 million rows a second are a whole NIC's: one thread's reads may well be slower than its own memory
+    assert model.crossing(LOCAL, paths["rdma"], 264).surely is None
+    assert model.crossing(NC, paths["rdma"], 264).surely is not None
 
 
 def test_hot_rows_pay_from_the_share_where_both_ways_cost_the_same():
@@ -101,6 +115,9 @@ def test_the_command_speaks_to_programs():
     steps = {step["fabric"]: step["time_ns"] for step in told["steps"]}
     assert steps["ub-urma"]["value"] == pytest.approx(116_500, rel=0.15)
     assert all(time["low"] <= time["value"] <= time["high"] for time in steps.values())
+    crossings = {(each["instead_of"], each["take"]): each for each in told["crossings"]}
+    found = crossings["local-dram", "ub-urma"]
+    assert found["earliest_rows"] < found["from_rows"] < found["surely_rows"]
 
 
 def test_the_pages_table_is_what_is_calculated():
