@@ -196,9 +196,9 @@ static int pin(struct obmm_accelerator *self, uint64_t bytes, void **host)
 
 	pthread_mutex_lock(&fake->lock);
 	may = may_make(fake);
-	fake->memories += may;
-	pthread_mutex_unlock(&fake->lock);
 	*host = may ? calloc(1, bytes ? bytes : 1) : NULL;
+	fake->memories += *host != NULL;
+	pthread_mutex_unlock(&fake->lock);
 	return *host ? 0 : fake_say(-ENOMEM, "the fake device has no more memory");
 }
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.arguments import wrong_type
+
 
 class DeviceCopy(Protocol):
     """Pinned staging, an asynchronous copy with an event, and the wait for it.
@@ -62,3 +64,12 @@ class DeviceCopy(Protocol):
     def seconds(self, event: Any) -> float | None:
         """How long the copy took on the device, once done: a time that only the device knows; None: it was not measured."""
         ...
+
+
+def checked(device: DeviceCopy) -> DeviceCopy:
+    """`device`; ObmmArgumentError for what cannot be one, as a device's name."""
+    if not all(
+        callable(getattr(device, name, None)) for name in ("allocate_pinned", "allocate", "copy", "wait", "done")
+    ):
+        raise wrong_type("PREFETCH", "device", device, "None, NativeDevice(Accelerator.cuda(0)), or a DeviceCopy")
+    return device

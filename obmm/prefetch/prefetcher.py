@@ -19,7 +19,7 @@ from obmm.errors import MappingBusyError, ObmmError, StaleHandleError
 from obmm.prefetch import step_ids
 from obmm.prefetch.breaker import CircuitBreaker
 from obmm.prefetch.deadlines import Deadlines, Phase
-from obmm.prefetch.device import DeviceCopy
+from obmm.prefetch.device import DeviceCopy, checked
 from obmm.prefetch.failures import as_obmm_error, refused
 from obmm.prefetch.flight import Flight, FlightStep, PrefetchLayer, refuse_bad_layers
 from obmm.prefetch.gatherer import Gatherer
@@ -110,7 +110,7 @@ class EngramPrefetcher(Closing):
         self._open = True
         tell_of_forks(self)
         self.metrics = PrefetchMetrics()
-        pinned: Allocate = anonymous_memory if device is None else device.allocate_pinned
+        pinned: Allocate = anonymous_memory if device is None else checked(device).allocate_pinned
         allocate = staging if callable(staging) else pinned
         # Later layers first: when memory is tight, they have the longer window and gain the most (7.2).
         self._buffers = {

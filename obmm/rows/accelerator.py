@@ -235,6 +235,7 @@ class Stream(Owner):
     """A stream of our own; `handle` is the library's."""
 
     def __init__(self, accelerator: Accelerator) -> None:
+        check_accelerator(accelerator)
         out = ffi.new("struct obmm_lane **")
         accelerator.check(lib.obmm_lane_create(accelerator.pointer, out), "make a stream")
         self.pointer = ffi.gc(out[0], lib.obmm_lane_drop)
@@ -276,6 +277,7 @@ class Event(Owner):
     """A place in a stream that others can wait for."""
 
     def __init__(self, accelerator: Accelerator) -> None:
+        check_accelerator(accelerator)
         out = ffi.new("uint64_t *")
         accelerator.check(accelerator.pointer.make_event(accelerator.pointer, out), "make an event")
         self.handle = handle = int(out[0])

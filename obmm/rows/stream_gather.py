@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from obmm._native import ffi, lib
 from obmm.arguments import U64, patience, seconds, whole, wrong_type
-from obmm.closing import Closing
+from obmm.closing import Closing, tell_of_forks
 from obmm.errors import MappingBusyError, ObmmError
 from obmm.rows.accelerator import Accelerator, DeviceArray, PinnedMemory, check_accelerator, handle_of
 from obmm.rows.errors import refused
@@ -33,6 +33,8 @@ class StreamGather(Closing):
     `deadline`: seconds that a run waits for its rows, then it gives zeros and the status ETIMEDOUT, and so does every later
     run until the late gather has come back.  Workers gather then, into memory of their own: some 30 us and a copy on the host
     more.  None: the stream waits as long as the loads take.
+
+    A forked child has neither the device's streams nor the threads that gather: there it is closed.
 
     `count`: ids a run.  `rows`: the device memory, uint8 ``[count, row_bytes]``, at an address that never changes.
     `ids`: the pinned ids, for who has them on the host.
@@ -80,6 +82,7 @@ class StreamGather(Closing):
         gather.device_rows = self.rows.address
         self._late: Any = None if deadline is None else self._in_time(deadline)
         self._open = True
+        tell_of_forks(self)
 
     def _in_time(self, deadline: float) -> Any:
         """What a gather that is given up keeps: memory of its own.  `deadline` in seconds."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 
 import numpy as np
 import pytest
 
 import obmm
-from obmm.errors import ObmmError
+from obmm.errors import ClosedError, ObmmArgumentError, ObmmError
 from obmm.prefetch import Deadlines, EngramPrefetcher, PrefetchLayer, RowsStatus
 from obmm.prefetch.landing import NativeDevice
 from obmm.rows import LocalMemory, Manifest, RowStore, TableSpec
@@ -294,6 +295,44 @@ class TestEvents:
                 assert (np.asarray(rows.buffer) == table[round]).all()
                 pre.drain()
                 del stream
+
+
+class TestArguments:
+    """What is no device at all."""
+
+    @pytest.mark.parametrize("device", ["cuda:0", 0, object()], ids=str)
+    def test_a_device_by_name_is_refused(self, store, device):
+        with pytest.raises(ObmmArgumentError, match=r"device=.*NativeDevice\(Accelerator"):
+            EngramPrefetcher(store, [PrefetchLayer(0, "t", 2)], TOKENS, device=device)
+
+    @pytest.mark.parametrize("make", [NativeDevice, Stream, Event], ids=lambda make: make.__name__)
+    def test_an_accelerator_by_name_is_refused(self, make):
+        with pytest.raises(ObmmArgumentError, match="accelerator='cuda'"):
+            make("cuda")
+
+    def test_memory_that_there_is_not_is_not_counted(self, accelerator):
+        with pytest.raises(ObmmError):
+            PinnedMemory(accelerator, 1 << 62)
+        assert accelerator.left == NOTHING
+
+
+def test_a_forked_child_is_told_and_waits_for_nothing(gather, accelerator):
+    gather.enqueue()
+    accelerator.synchronize()
+    child = os.fork()
+    if not child:
+        told = 0
+        for call in (gather.enqueue, gather.send, gather.run):
+            try:
+                call()
+            except ClosedError as error:
+                told += "forked" in str(error)
+        gather.close()
+        os._exit(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    gather.enqueue()
+    accelerator.synchronize()
+    assert gather.runs == 2
 
 
 class TestSharedRows:
