@@ -33,15 +33,13 @@ class Dram:
         return self._slots[node] - self._used[node]
 
     def take(self, node: int, count: int) -> list[tuple[int, int]]:
-        """`count` segments as (pa, length); the caller has checked `available`."""
+        """`count` segments as (pa, length); the caller has checked `available`: ValueError, and nothing taken, otherwise."""
+        if count > self.available(node):
+            raise ValueError(f"{count} segments of node {node}, which has {self.available(node)}")
         free = self._free[node]
+        numbers = [number for number in (free.take() for _ in range(count)) if number is not None]
         self._used[node] += count
-        taken = []
-        for _ in range(count):
-            number = free.take()
-            assert number is not None
-            taken.append((self._base[node] + self._slot(node, number) * self.memseg, self.memseg))
-        return taken
+        return [(self._base[node] + self._slot(node, number) * self.memseg, self.memseg) for number in numbers]
 
     def give(self, node: int, segments: list[tuple[int, int]]) -> None:
         """Back to the kernel."""

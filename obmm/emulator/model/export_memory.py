@@ -36,7 +36,7 @@ class ExportMemory:
                     taken.append((pool, pool.take(size // self._host.module.memseg, fast)))
             name, unit = f"obmm-{self._host.name}-{region.mem_id}", self._host.fabric.topology.poison_unit
             region.memory = SegmentedMemory(name, region.size, unit) if unit else Memory(name, region.size)
-        except KernelError:
+        except BaseException:
             for pool, segments in taken:
                 pool.give(segments)
             raise

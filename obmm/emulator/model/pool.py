@@ -76,7 +76,8 @@ class Pool:
         fresh = count - from_cleared - from_uncleared
         self.cleared -= from_cleared
         self.uncleared -= from_uncleared
-        if (fresh and fast) or fresh > self._host.dram.available(self.node) - self.cleared - self.uncleared:
+        unpooled = self._host.dram.available(self.node) - self.cleared - self.uncleared
+        if (fresh and fast) or count > unpooled:  # what came from the pool lies there by now
             self._failed()
             raise KernelError(errno.ENOMEM, "X12", f"node {self.node} has too little {'cleared ' * fast}memory")
         segments = self._host.dram.take(self.node, count)
