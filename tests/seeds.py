@@ -9,6 +9,9 @@ import random
 #: A number repeats a run, "random" looks elsewhere; without it every run is the same.
 CHOSEN = os.environ.get("OBMM_SEED", "1")
 
+#: Which steps of an operation, or calls of a command, fail in `make test`; `make interrupts` and `make every-call` take all.
+INJECT = int(os.environ.get("OBMM_INJECT_SEED", "1"))
+
 
 def seed() -> int:
     """The seed of a random test: a failure prints it, and OBMM_SEED repeats it."""

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command once for each of its system calls, which fails; the rule is one sentence, and nothing stays."""
+"""Runs a command once for each of its system calls, which fails; the rule is one sentence, and nothing stays.
+
+In ``make test`` some calls of each command fail, the same ones each time: ``OBMM_INJECT_SEED`` chooses others.  ``make
+every-call`` makes all of them fail.
+"""
 
 from __future__ import annotations
 
 import errno
 import gc
 import os
+import random
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -15,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from obmm.cli.main import main
+from tests import seeds
 from tests.exchange.conftest import until
 from tests.exchange.injection import Injector
 
@@ -53,7 +60,7 @@ def play(
     calls = len(first.calls)
     assert calls < MOST, arguments
     before = left()
-    chosen = range(FROM, calls) if WHOLE else sorted({calls * part // share for part in range(share) if calls})
+    chosen = range(FROM, calls) if WHOLE else some_of(calls, share)
     for at in chosen:
         injector = _run(arguments, monkeypatch, Injector(at, ERRORS[at % len(ERRORS)](), SPARED))
         after()
@@ -61,9 +68,16 @@ def play(
         try:
             until(lambda: left() == before, 10)
         except AssertionError:
-            what = f"call {at} ({injector.hit}) of {arguments} ended in {injector.error!r}"
+            what = f"call {at} ({injector.hit}) of {arguments} ended in {injector.error!r} (OBMM_INJECT_SEED={seeds.INJECT})"
             raise AssertionError(f"{what}: {left()} stayed, not {before}") from None
     return len(chosen)
+
+
+def some_of(calls: int, share: int) -> list[int]:
+    """One of each of ``share`` stretches of the numbers below `calls`: beginning, middle and end are all among them."""
+    chooser = random.Random(seeds.INJECT)
+    bounds = [calls * part // share for part in range(share + 1)]
+    return [chooser.randrange(*stretch) for stretch in pairwise(bounds) if stretch[0] < stretch[1]]
 
 
 def _run(arguments: list[str], monkeypatch: pytest.MonkeyPatch, injector: Injector) -> Injector:

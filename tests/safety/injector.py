@@ -26,9 +26,10 @@ from typing import Any
 import obmm
 from obmm import emulator
 from obmm.background import LINES
+from tests import seeds
 
 ROOT = str(Path(obmm.__file__).parent) + os.sep
-SEED = int(os.environ.get("OBMM_INJECT_SEED", "1"))
+SEED = seeds.INJECT
 COUNT = 25
 """How many steps are tried where not all are."""
 FIRST_TIMES = 3
