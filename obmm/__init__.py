@@ -126,8 +126,13 @@ if not TYPE_CHECKING:  # for checkers only the names above exist
 
 
 def __dir__() -> list[str]:
-    """What users need: the names of `__all__`, and the rooms that have a door of their own."""
-    return sorted({*__all__, *_ROOMS})
+    """What users need: the names of `__all__`, and the rooms that have a door of their own.
+
+    Without torch `obmm.nn` is not among them: what completes names or prints help asks for each of these.
+    """
+    from importlib.util import find_spec
+
+    return sorted({*__all__, *_ROOMS} - ({"nn"} if find_spec("torch") is None else set()))
 
 
 __all__ = [
