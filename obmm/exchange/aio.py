@@ -96,6 +96,7 @@ class AsyncPeer(Owner):
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        client.is_driven = True
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False

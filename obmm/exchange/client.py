@@ -108,6 +108,8 @@ class Client:
         self._heard = 0.0
         self._number = 0
         self._running = True
+        self.is_driven = False
+        """Whether its turns are made by somebody else's loop."""
         self.wanted: Callable[[], bool] | None = None
         """Asked by `run` every `LOOK_S` seconds: whether somebody still has the peer."""
 
@@ -217,6 +219,12 @@ class Client:
         except BaseException as error:
             log.exception("%s: bug, or a system that refuses: %r", self.target, error)
             self._failed(_internal(self.target, error))
+            self._pass_on(error)
+
+    def _pass_on(self, error: BaseException) -> None:
+        """In somebody else's loop his interrupt is not ours to keep; our own thread has none and goes on."""
+        if self.is_driven and not isinstance(error, Exception):
+            raise error
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
@@ -226,6 +234,7 @@ class Client:
             self._connector.start()
         except BaseException as error:
             self._failed(_internal(self.target, error))
+            self._pass_on(error)
 
     def _unreachable(self, why: str) -> None:
         hint = "; does `obmm serve` (or `obmm bench serve`) run there, and is the port open?"
@@ -247,6 +256,7 @@ class Client:
         except BaseException as error:
             sock.close()
             self._failed(error if isinstance(error, ExchangeError) else _internal(target, error))
+            self._pass_on(error)
             return
         self._greeted, self._session, self._link = False, session, link
 

@@ -147,7 +147,8 @@ class Session(Closing):
                 thing.close()
             self.calls.finalize()
             self._open = False
-            _sessions.remove(self)
+            if self in _sessions:
+                _sessions.remove(self)
 
     def __repr__(self) -> str:
         return (
@@ -197,6 +198,9 @@ def connect(path: str | os.PathLike[str] | None = None) -> Session:
     `path` as for `load`.
     """
     with _session_lock:
+        _sessions[:] = [
+            each for each in _sessions if not each.closed
+        ]  # an interrupt may have come before it was left out
         if _sessions:
             raise ObmmError(
                 errno.EBUSY,

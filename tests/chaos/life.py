@@ -38,6 +38,7 @@ WORDS = 1 << 15  # of each region, 8 bytes each
 ROW = 64
 MANIFEST = Manifest((TableSpec("t", WORDS * 8 // ROW, ROW),))
 
+_WATCHED = (obmm.Device, obmm.Peer, obmm.Server, obmm.Mapping, RowStore, GatherEngine)
 _FOR_EVER = ("obmm-log", "obmm-held")  # threads of the process, one for all
 
 PEER = """
@@ -521,7 +522,18 @@ def live(seed: int, socket: str, folder: Path, seconds: float) -> None:
 
 
 def _what() -> str:
-    return f"descriptors {_descriptors()}, threads {_threads()}, {threading.enumerate()}"
+    frames = sys._current_frames()
+    doing = {
+        thread.name: "".join(traceback.format_stack(frames[thread.ident])[-4:])
+        for thread in threading.enumerate()
+        if thread.ident in frames and thread is not threading.main_thread()
+    }
+    kept = [
+        (each, [type(by).__name__ for by in gc.get_referrers(each)])
+        for each in gc.get_objects()
+        if isinstance(each, _WATCHED)
+    ]
+    return f"descriptors {_descriptors()}, threads {_threads()}, {doing}, kept {kept}"
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from obmm import sdk, urma
 from obmm.blocks import BlockOwner, BlockStore, Namespace, SlotLayout
 from obmm.exchange import connect, serve
 from obmm.prefetch.pool import EngramPool, EngramPoolConfig
+from obmm.sdk import session as session_module
 from obmm.sdk.standin import StandIn as SdkStandIn
 from obmm.urma.standin import StandIn as UrmaStandIn
 
@@ -186,6 +187,38 @@ def sdk_lease(place: Place) -> Iterator[Steps]:
 
 
 @contextmanager
+def whole_session(place: Place) -> Iterator[Steps]:
+    with (
+        SdkStandIn(place.fabric, unit=4 * MIB, mode="in-process") as standin,
+        environment(**standin.environment("a")),
+    ):
+
+        def operation() -> None:
+            with sdk.connect() as opened, opened.lease(4 * MIB) as lease:
+                assert lease.nbytes
+
+        def close() -> None:
+            for each in tuple(session_module._sessions):
+                each.close()
+            sdk.connect().close()  # it connects again
+
+        yield operation, close
+
+
+@contextmanager
+def urma_memory(_: Place) -> Iterator[Steps]:
+    with UrmaStandIn(("a",)) as standin, environment(**standin.environment("a")):
+        with urma.Context(library=urma.load(standin.library)) as context:
+            ticket = context.register(mmap.mmap(-1, 4096)).ticket(context.queue())
+
+            def operation() -> None:
+                with urma.UrmaMemory(context, ticket, header=False, landing=8192) as memory:
+                    assert memory.read(0, 8) == bytes(8)
+
+            yield operation, lambda: None
+
+
+@contextmanager
 def urma_context(_: Place) -> Iterator[Steps]:
     with UrmaStandIn(("a", "b")) as standin, environment(**standin.environment("a")):
         library = urma.load(standin.library)
@@ -212,4 +245,6 @@ ABOVE = {
     "locked object": locked_object,
     "sdk lease": sdk_lease,
     "urma": urma_context,
+    "urma memory": urma_memory,
+    "session": whole_session,
 }
