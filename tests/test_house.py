@@ -154,6 +154,16 @@ def test_every_room_stands_on_a_floor():
     assert {one for one in rooms if floor(one) < 0} == set()
 
 
+def test_the_page_names_every_room():
+    """docs/architecture.md, from the roof to the ground: the order of FLOORS."""
+    table = (ROOT / "docs" / "architecture.md").read_text().split("## Journey", 1)[0]
+    rooms = [room for rooms in FLOORS for room in sorted(rooms - WORDS - {"_native"})]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    at = {one: row for row, line in enumerate(rows) for one in rooms if f"`{one}`" in line.split("|")[2]}
+    assert [one for one in rooms if one not in at] == []
+    assert [at[one] for one in rooms] == sorted(at[one] for one in rooms)
+
+
 def test_arrows_point_down():
     up = {
         (importer, imported)

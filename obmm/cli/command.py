@@ -34,7 +34,7 @@ _FIXES = {
     errno.ENFILE: "the whole machine has: end programs, or raise fs.file-max",
     errno.ENOMEM: "end programs, or use a machine with more",
     errno.EADDRINUSE: "another program listens there: choose another port",
-    errno.ENXIO: "nobody reads that pipe: start its reader first",
+    errno.ENXIO: "that pipe has no reader: start one first",
     errno.EIO: "the device or the disk failed: see the kernel's log",
 }
 

@@ -102,7 +102,7 @@ def _check_output(target: Path) -> None:
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise click.ClickException(f"{target}: the folder {target.parent} cannot be written to; name another")
     if target.exists() and not target.is_file():
-        raise click.ClickException(f"{target} is no regular file; name another: it would be replaced")
+        raise click.ClickException(f"{target} is not a regular file and would be replaced; name another")
 
 
 def _only_region(peer: Peer, as_json: bool) -> str | None:

@@ -164,7 +164,7 @@ def _check_head(path: Path, head: bytes) -> None:
     if not head.startswith(_TITLE):
         raise JournalError(f"{path} is something else than a lease journal and is left alone; name another file")
     number, _, rest = head[len(_TITLE) :].strip().partition(b" ")
-    # the rest of the file, if it has no lines: a number of thousands of digits is no version either
+    # the rest of the file, if it has no lines: a number of thousands of digits is not a version either
     if not number.isdigit() or len(number) > 9 or (int(number) <= NEWEST and not rest.startswith(b"host=")):
         raise JournalError(
             f"the lease journal {path}, line 1: {head[:80]!r} is something else than a lease journal's first line; "

@@ -130,7 +130,7 @@ class Key:
                 os.fsync(file.fileno())
             return cls.load(path)
         except BaseException as error:
-            with suppress(OSError):  # half a key keeps nobody from trying again
+            with suppress(OSError):  # half a key does not stand in the way of another try
                 os.unlink(path)
             if not isinstance(error, OSError) or isinstance(error, ObmmArgumentError):
                 raise

@@ -24,7 +24,7 @@ def _load(path: Path) -> Any:
     except ImportError:
         raise missing(path, "torch") from None
     try:
-        # what torch wrote before 1.6 is no archive, and is read whole
+        # what torch wrote before 1.6 is not an archive, and is read whole
         return torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
     except pickle.UnpicklingError:
         raise refused(

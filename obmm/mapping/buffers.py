@@ -79,7 +79,7 @@ def _of_references(owner: Any) -> bool:
 def array_here(given: Any) -> NDArray[Any]:
     """``np.asarray(given)`` that NumPy may read: what lies in a view of a mapping is a guarded copy, also in a list of views.
 
-    RemoteMemoryError if such memory is gone; what ``np.asarray`` raises for what is no array.
+    RemoteMemoryError if such memory is gone; what ``np.asarray`` raises for anything but an array.
     """
     if type(given) in (list, tuple) and given and not isinstance(given[0], int | float):
         try:

@@ -114,7 +114,7 @@ class Embedding(torch.nn.Module):  # type: ignore[misc]  # torch is optional, an
             return torch.empty((*ids.shape, self.embedding_dim), dtype=self._form.dtype, device="meta")
         return self._read(ids)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # what reads another node's memory is no graph
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # reads of another node's memory cannot be traced
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
         numbers = ids.detach().to("cpu", torch.int64).numpy()
         rows = torch.empty((*ids.shape, self.embedding_dim), dtype=self._dtype, pin_memory=ids.is_cuda)

@@ -149,7 +149,7 @@ class GatherEngine(Closing):
         self._running.pop(running.key, None)
 
     def drop(self, running: Running, number: int) -> None:
-        """Between rooms: nobody waits for a ticket any more; an interrupt may cut this short, then `reap` goes on."""
+        """Between rooms: a ticket is not waited for any more; an interrupt may cut this short, then `reap` goes on."""
         if lib.obmm_ticket_release(self.pointer, number) == -errno.EBUSY:
             lib.obmm_ticket_abandon(self.pointer, number)
         else:
@@ -160,7 +160,7 @@ class GatherEngine(Closing):
         self.drop(self.hold(memory, [ticket], None), ticket)
 
     def reap(self) -> None:
-        """Give back the tickets that nobody has any more: abandoned, or lost on their way to a variable."""
+        """Give back the tickets that no variable holds any more: abandoned, or lost on their way to a variable."""
         for running in tuple(self._running.values()):
             if running.is_wanted():
                 continue
