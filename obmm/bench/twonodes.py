@@ -62,6 +62,11 @@ def serving(
     The row server admits only clients that have the secret of the table's manifest, and in key mode the key as well.
     """
     node = stack.enter_context(obmm.open(device))
+    # bound first, and the keys are read: what is unfit is found before minutes of filling
+    journal = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="obmm-bench-"))) / "leases.journal"
+    server = obmm.serve({}, host=host, port=port, journal=journal, **how)
+    stack.callback(server.close, timeout=0, force=True)
+    keys = load_keys(how["key"], 2) if how.get("key") else (None,)
     regions: dict[str, obmm.ExportedRegion] = {}
     for number, suffix in enumerate(("", PMD)):
         for name, size in ((TABLE, nbytes), (SMALL, GRANULE), (OWNED, GRANULE)):
@@ -88,7 +93,6 @@ def serving(
         b"hpmd": HandOver(regions[FLAGS], regions[OWNED + PMD]),
     }
     secret = new_secret()
-    keys = load_keys(how["key"], 2) if how.get("key") else (None,)
     rows = RowServer(table, tuple(bound(secret, key) for key in keys), rows_host(host, how), partners)
     stack.callback(rows.close)
     manifest = {
@@ -99,10 +103,9 @@ def serving(
         "secret": secret.hex(),
         "boot": boot_id().hex(),
     }
-    published = {name: (region, manifest) for name, region in regions.items()}
-    journal = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="obmm-bench-"))) / "leases.journal"
-    server = obmm.serve(published, host=host, port=port, journal=journal, **how)
-    stack.callback(server.close, timeout=5.0, force=True)
+    for name, region in regions.items():
+        server.publish(name, region, manifest)
+    stack.callback(server.close, timeout=5.0, force=True)  # before the regions go
     _register(stack, server, nbytes, progress)
     return Served(nbytes, server, (rows.address, rows.port))
 

@@ -324,12 +324,16 @@ def serve(
     """Hold the table on this node for `obmm bench run HOST:PORT` on another, until interrupted."""
     from obmm.bench.own_far import GRACE_S
     from obmm.bench.twonodes import serving
-    from obmm.cli.serving import until_interrupted
+    from obmm.cli.observing import observed
+    from obmm.cli.serving import until_interrupted, until_ready_no_reload
 
     nbytes = Footprint.choose(_preset(preset, footprint).footprint).nbytes
+    until_ready_no_reload()
+    how = protection(key, tls, plain)
     with ExitStack() as stack:
         with _progress() as progress:
-            served = serving(stack, nbytes, host, port, device, protection(key, tls, plain), _Bar(progress).step)
+            served = serving(stack, nbytes, host, port, device, how, _Bar(progress).step)
+        stack.enter_context(observed(served.server, None))
         port_of = {"port": served.server.port, "rows_port": served.rows[1]}
 
         def announce() -> None:
@@ -340,7 +344,7 @@ def serve(
                 click.echo(f"serving {served.nbytes} bytes at {ports}; Ctrl-C ends")
             sys.stdout.flush()
 
-        until_interrupted(served.server, {}, GRACE_S, announce)
+        until_interrupted(served.server, how, GRACE_S, announce)
 
 
 def _need(*modules: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -14,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 import obmm
 from obmm.blocks import BlockOwner, BlockStore, Namespace, SlotLayout
+from obmm.blocks.errors import BlockStoreError
 from obmm.blocks.exposition import OwnerCollector
 from obmm.blocks.proof import Proof, load_blocks, new_seed, store_blocks
 from obmm.blocks.wire import COUNT, Op, Question
 from obmm.children import python_module
+from obmm.cli.blocks_status import show_store
 from obmm.cli.elsewhere import other_node, printed, reachable
 from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection
 from obmm.cli.observing import observed
-from obmm.cli.output import console
 from obmm.cli.serving import allow_many_clients, until_interrupted, until_ready_no_reload
 from obmm.closing import ending
 from obmm.errors import ObmmError
@@ -35,6 +36,7 @@ from obmm.sizes import parse_size
 
 ASK_S = 5.0
 MOST = (1 << 32) - 1
+NO_STORE = "name a store of `obmm blocks serve`, of this version"
 
 
 @click.group()
@@ -118,31 +120,13 @@ def status(
 ) -> None:
     """What a store holds, who uses it, and what it has counted."""
     try:
-        facts = json.loads(_ask(source, protection(key[:1], tls, plain), Question(Op.STATUS, bytes(16), 0)))
+        facts = _facts(_ask(source, protection(key[:1], tls, plain), Question(Op.STATUS, bytes(16), 0)))
     except (ObmmError, OSError, ValueError) as error:
         raise _failure(error) from error
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
-    click.echo(
-        f"{source}: {facts['blocks']} blocks in {facts['slots']} slots of {facts['capacity']} bytes, {facts['free']} free, "
-        f"{facts['reserved']} reserved, {facts['pinned']} pinned, incarnation {facts['incarnation']}"
-    )
-    click.echo(
-        ", ".join(f"{count} {name}" for name, count in sorted(facts["counts"].items())) or "nothing happened yet"
-    )
-    table = Table("user", "tenant", "reserved", "pins", "expires")
-    for user in facts["users"]:
-        row = (
-            user["name"],
-            user["tenant"],
-            str(user["reserved"]),
-            str(user["pins"]),
-            f"in {user['expires_in_s']:.0f} s",
-        )
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    if table.row_count:
-        console().print(table)
+    show_store(source, facts)
 
 
 @blocks.command("evict")
@@ -166,7 +150,10 @@ def evict(
         raise click.BadParameter(f"0..{MOST}", param_hint="--count")
     try:
         question = Question(Op.EVICT, bytes(16), 0, count, text=tenant[:64])
-        gone, _ = COUNT.unpack(_ask(source, protection(key[:1], tls, plain), question))
+        answer = _ask(source, protection(key[:1], tls, plain), question)
+        if len(answer) != COUNT.size:
+            raise BlockStoreError.because(errno.EPROTO, f"an answer of {len(answer)} bytes", NO_STORE)
+        gone, _ = COUNT.unpack(answer)
     except (ObmmError, OSError, ValueError) as error:
         raise _failure(error) from error
     click.echo(json.dumps({"evicted": gone}) if as_json else f"{gone} block(s) dropped")
@@ -295,6 +282,16 @@ def _ask(source: str, how: dict[str, Any], question: Question) -> bytes:
     peer = connect(server, **how)
     with ending(partial(peer.close, timeout=1.0), "closing the connection"):
         return peer.call(name, question.pack(), timeout=ASK_S)[1:]
+
+
+def _facts(answer: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(answer)
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict):
+        raise BlockStoreError.because(errno.EPROTO, "an answer that is no status", NO_STORE)
+    return facts
 
 
 def _limit(text: str) -> tuple[str, int]:

@@ -18,6 +18,7 @@ from rich.table import Table
 import obmm
 from obmm.cli.elsewhere import printed, reachable
 from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection
+from obmm.cli.observing import observed
 from obmm.cli.output import bars, console
 from obmm.cli.serving import allow_many_clients, close_or_tell, until_interrupted, until_ready_no_reload
 from obmm.engram import FAMILIES, Checkpoint, Family, Plan, compare, families_of, find_tables, plan, publish
@@ -107,7 +108,8 @@ def publish_command(
                         "fingerprint": manifest.model["engram"]["fingerprint"],
                         "inspect": f"obmm engram inspect {reachable(server)}/{label} {printed(how)}",
                     }
-                    forced = until_interrupted(server, how, grace, partial(_announce, facts, planned, as_json))
+                    with observed(server, None):
+                        forced = until_interrupted(server, how, grace, partial(_announce, facts, planned, as_json))
                 finally:
                     if not server.closed:  # cut short: who has a lease already is asked to let go
                         close_or_tell(server, grace)

@@ -155,8 +155,9 @@ def _fill(regions: dict[str, ExportedRegion], arrays: dict[str, ArraySource]) ->
 def _announce(
     server: Server, local: Device, manifests: dict[str, ArrayManifest], how: dict[str, Any], as_json: bool
 ) -> None:
-    first = next(iter(manifests))
-    elsewhere = f"{other_node(local)}obmm fetch {reachable(server)} {first} --rows 0 {printed(how)}"
+    first = next((name for name, manifest in manifests.items() if manifest.rows), next(iter(manifests)))
+    rows = " --rows 0" if manifests[first].rows else ""  # an array without rows has no row 0
+    elsewhere = f"{other_node(local)}obmm fetch {reachable(server)} {first}{rows} {printed(how, first)}"
     facts = {
         "backend": str(local.backend),
         "emulated": local.backend.is_emulator,

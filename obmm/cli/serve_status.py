@@ -20,7 +20,7 @@ def show_status(where: str, status: dict[str, Any]) -> None:
     refused = ", ".join(f"{shown(count)} {shown(why)}" for why, count in _dict(server.get("refused")).items())
     closing = ", closing" if server.get("closing") else ""
     click.echo(
-        f"{shown(where)}: {shown(server.get('mode', '-'))} mode, up {_seconds(server.get('uptime_s'))}, "
+        f"{shown(where)}: {shown(server.get('mode', '-'))} mode, up {seconds(server.get('uptime_s'))}, "
         f"{shown(server.get('connections', '-'))} connection(s), {shown(server.get('leases', '-'))} lease(s), "
         f"refused: {refused or 'nothing'}{closing}"
     )
@@ -47,7 +47,7 @@ def show_status(where: str, status: dict[str, Any]) -> None:
                 cell(item.get("identity") or "-"),
                 cell(item.get("state", "-")),
                 "yes" if item.get("connected") else "no",
-                "-" if item.get("expires_in_s") is None else f"in {_seconds(item['expires_in_s'])}",
+                "-" if item.get("expires_in_s") is None else f"in {seconds(item['expires_in_s'])}",
             )
     out = console()
     out.print(regions)
@@ -59,7 +59,8 @@ def _dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _seconds(value: object) -> str:
+def seconds(value: object) -> str:
+    """Whole seconds, or a dash for what no clock says."""
     if not isinstance(value, int | float) or not abs(value) < _LONGEST_S:
         return "-"
     return f"{value:.0f} s"

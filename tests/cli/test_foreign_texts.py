@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import obmm
 from obmm.cli.command import Command
 from obmm.cli.fetch import _in_words
 from obmm.cli.main import main
@@ -95,3 +97,37 @@ def test_rows_of_characters_that_do_not_exist_are_shown(dtype: object) -> None:
         text = _in_words(rows)
         assert text.startswith("[")
         assert text.isprintable() or "\n" in text
+
+
+class Answers:
+    """An owner of a store that says what it wants."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    def call(self, caller: object, body: bytes) -> bytes:
+        return b"\0" + self.answer
+
+
+USER = {"name": "[/x]\\[/y]", "tenant": "\x1b[2J\\[red]", "reserved": 10**400, "pins": None, "expires_in_s": 10**400}
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "status"),
+    [
+        *(("status", answer, 1) for answer in (b"", b"[]", b"5", b"\xff", b"[" * 5000, b"9" * 5000, b'"\x1b[2J"')),
+        ("status", b"{}", 0),
+        ("status", json.dumps({"users": [USER, 5, {}], "counts": {"\x1b[31m": "[/b]"}, "blocks": [1], "free": WILD}).encode(), 0),
+        ("status", json.dumps({"users": {"a": 1}, "counts": [1], "slots": {"\x1b": 1}}).encode(), 0),
+        *(("evict", answer, 1) for answer in (b"", b"\x01", bytes(100))),
+    ],
+)  # fmt: skip
+def test_whatever_an_owner_of_blocks_says_is_shown_or_one_sentence(
+    tmp_path: Path, command: str, answer: bytes, status: int
+) -> None:
+    with obmm.serve({}, port=0, plain=True, journal=tmp_path / "journal") as server:
+        server.answer_calls("kv", Answers(answer))
+        done = CliRunner().invoke(main, ["blocks", command, f"127.0.0.1:{server.port}/kv", "--plain"])
+    assert done.exit_code == status, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    assert not {"\x1b", "\x9b", "\u202e"} & set(done.output), ascii(done.output)

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,7 +30,8 @@ from obmm.cli.command import sentence
 from obmm.cli.main import main
 from obmm.cli.serve_status import show_status
 from obmm.cli.text import shown
-from obmm.exchange import Server
+from obmm.exchange import Key, Server
+from obmm.exchange.door import _has_ipv6
 from tests.exchange.conftest import left_behind, until
 from tests.exchange.test_kill import victim
 
@@ -278,6 +280,49 @@ def test_the_printed_fetch_runs_in_the_mode_it_was_printed_in(
         answer = run(*words[place + 1 :], env=environment)
         assert answer.returncode == 0, answer.stderr
         assert "fetch ok" in answer.stdout
+
+
+def spaced_key(folder: Path, key: Path) -> tuple[object, ...]:
+    (folder / "my keys").mkdir()
+    shutil.copy(key, folder / "my keys" / "the key's")
+    return "--host", "127.0.0.1", "--key", folder / "my keys" / "the key's"
+
+
+def named_keys(folder: Path, key: Path) -> tuple[object, ...]:
+    Key.generate(folder / "another.key")
+    rules = folder / "rules.toml"
+    rules.write_text(
+        '[[key]]\nname = "a"\nfile = "another.key"\n[[allow]]\nkeys = ["a"]\nregions = ["others"]\n'
+        f'[[key]]\nname = "b"\nfile = "{key}"\n[[allow]]\nkeys = ["b"]\nregions = ["table"]\n'
+    )
+    rules.chmod(0o600)
+    return "--host", "127.0.0.1", "--access", rules
+
+
+def on_ipv6(folder: Path, key: Path) -> tuple[object, ...]:
+    if not _has_ipv6():
+        pytest.skip("no IPv6 here")
+    return "--host", "::1", "--key", key
+
+
+def without_rows(folder: Path, key: Path) -> tuple[object, ...]:
+    np.save(folder / "table.npy", np.zeros((0, 4), "<f4"))
+    return "--host", "127.0.0.1", "--key", key
+
+
+@pytest.mark.parametrize("options", [spaced_key, named_keys, on_ipv6, without_rows])
+def test_the_printed_fetch_runs_in_a_shell(
+    fabric: emulator.Fabric, tmp_path: Path, table: Path, key: Path, options: Callable[[Path, Path], tuple[object, ...]]
+) -> None:
+    """Copied as it stands, whatever names and arrays there are."""
+    with served(fabric, tmp_path, *options(tmp_path, key), table=table) as (process, line):
+        assert process.stdout
+        while "elsewhere: " not in line:
+            line = process.stdout.readline()
+        before, _, after = line.partition("elsewhere: ")[2].partition("obmm ")
+        command = f"{before}{shlex.quote(sys.executable)} -m obmm.cli.main {after}"
+        answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+        assert "fetch ok" in answer.stdout, answer
 
 
 def test_the_operator_ends_the_leases_of_the_dead_with_the_command(
