@@ -26,7 +26,7 @@ enum {
 	ENGINE_LOOK_NS = 20000,	  /* that long the last shares of others are waited for without giving the CPU away */
 	ENGINE_SLEEP_NS = 300000, /* ... and without sleeping */
 	ENGINE_EXPECT_NS = 500000, /* a gather that does not come for so long is not waited for awake */
-	ENGINE_GUESS_NS = 2000000, /* what may be saved of what guesses may cost */
+	ENGINE_GUESS_NS = 5000000, /* what may be saved of what guesses may cost */
 };
 
 enum engine_job_state {
@@ -220,6 +220,8 @@ void engine_team_call_all(struct obmm_engine *engine);
 void engine_team_expect(struct obmm_engine *engine, uint64_t now, uint64_t within_ns, bool guessed, unsigned int room);
 /* How many may spin now: more of them after a time without trouble. */
 unsigned int engine_team_room(struct engine_team *team, uint64_t now);
+/* A worker has spun for so long, and perhaps lost its CPU then.  One that lost it sleeps, whatever the others do. */
+void engine_team_judge(struct engine_team *team, uint64_t now, uint64_t spun_ns, bool lost);
 /* For a thread that waits for others: is a CPU likely to be free for them meanwhile? */
 bool engine_team_has_room(const struct obmm_engine *engine);
 
@@ -232,7 +234,7 @@ bool engine_team_has_room(const struct obmm_engine *engine);
 unsigned int engine_team_begins(struct obmm_engine *engine, uint64_t now, unsigned int threads);
 /* The gather that was announced has all the threads it is good for, or no share left: nobody else spins for it any more. */
 void engine_team_has_enough(struct obmm_engine *engine);
-/* Several threads have gathered: how long, and what guesses may cost grows. */
+/* Several threads have gathered: for how long. */
 void engine_team_has_gathered(struct obmm_engine *engine, const struct obmm_outcome *outcome);
 /* It has ended, on its caller's thread. */
 void engine_team_was_not_needed(struct obmm_engine *engine, uint64_t now);

@@ -2,9 +2,11 @@
 /*
  * Gathers that nobody announced, but that follow each other at once: workers stay
  * awake for the next one.  A guess is as long as a few of the gaps between the
- * gathers were, and counts from the end of a gather.  What guesses that went
- * wrong cost all workers together is bounded by a budget, which grows with time
- * and with what the gathers took that they were made for.
+ * gathers were, and counts from the end of a gather.  What wrong guesses cost all
+ * workers together is bounded by a budget, which grows a little with time, and
+ * with every gather that a guess was or would have been right about: who gathers
+ * without end is waited for again soon after an accident, and rows of a few
+ * gathers are waited for no more often than they are worth.
  *
  * Here is also when an expectation ends: nothing is left to gather, or the gather
  * that was announced has all the threads that it is good for.
@@ -16,18 +18,21 @@ enum {
 	SOON_NS = 100000,     /* gathers so near to each other are likely to go on */
 	SHORT_NS = 15000,     /* ... and waited for so long at least */
 	WAKING_NS = 300000,   /* until all that are woken are there */
-	WASTE = 400,	      /* guesses may cost one part in so many of a CPU in vain ... */
-	WORTH = 64,	      /* ... and one in so many of what the gathers took that they were made for */
+	WASTE = 800,	      /* guesses may cost one part in so many of a CPU in vain ... */
+	RIGHT_NS = 25000,     /* ... and so much for each one that was right: a wrong one costs some hundred thousand */
+	DEBT_NS = 400000,     /* no more is remembered of what they cost too much */
 	STREAK = 3,
 };
 
-/* What guesses may cost: more as time goes by, and as threads spend time on gathers. */
-static void pay(struct engine_team *team, uint64_t now, uint64_t gathered_ns)
+/* What guesses may cost: more as time goes by, and for one that is right. */
+static void pay(struct engine_team *team, uint64_t now, uint64_t right_ns)
 {
 	int64_t budget = atomic_load_explicit(&team->budget_ns, memory_order_relaxed);
 	uint64_t paid = atomic_exchange_explicit(&team->paid_ns, now, memory_order_relaxed);
-	uint64_t more = (now > paid ? now - paid : 0) / WASTE + gathered_ns / WORTH;
+	uint64_t more = (now > paid ? now - paid : 0) / WASTE + right_ns;
 
+	if (budget < -DEBT_NS)
+		atomic_compare_exchange_strong(&team->budget_ns, &budget, -DEBT_NS);
 	if (budget < ENGINE_GUESS_NS)
 		atomic_fetch_add_explicit(&team->budget_ns, more < ENGINE_GUESS_NS ? (int64_t)more : ENGINE_GUESS_NS,
 					  memory_order_relaxed);
@@ -44,21 +49,23 @@ void engine_team_has_gathered(struct obmm_engine *engine, const struct obmm_outc
 	if (took < before)
 		took = (3 * before + took) / 4;
 	atomic_store_explicit(&team->took_ns, took < ENGINE_EXPECT_NS ? took : ENGINE_EXPECT_NS, memory_order_relaxed);
-	pay(team, obmm_now_ns(), outcome->nanoseconds * (uint64_t)outcome->threads);
 }
 
-/*
- * How long workers should spin for a gather that was not announced, as gathers come one right after the other: some
- * gaps' time; 0 when they do not, or when wrong guesses have cost what they may.
- */
-static uint64_t guess(struct engine_team *team)
+/* How long the next gather would be waited for, if it comes as the ones before: some gaps' time. */
+static uint64_t patience(struct engine_team *team)
 {
 	uint64_t gap = 4 * atomic_load_explicit(&team->gap_ns, memory_order_relaxed);
 
+	return gap < SHORT_NS ? SHORT_NS : gap > SOON_NS ? SOON_NS : gap;
+}
+
+/* The same, and 0 when gathers do not come one right after the other, or wrong guesses have cost what they may. */
+static uint64_t guess(struct engine_team *team)
+{
 	if (atomic_load_explicit(&team->streak, memory_order_relaxed) < STREAK ||
 	    atomic_load_explicit(&team->budget_ns, memory_order_relaxed) <= 0)
 		return 0;
-	return gap < SHORT_NS ? SHORT_NS : gap > SOON_NS ? SOON_NS : gap;
+	return patience(team);
 }
 
 void engine_team_done(struct obmm_engine *engine, uint64_t now)
@@ -117,7 +124,7 @@ unsigned int engine_team_begins(struct obmm_engine *engine, uint64_t now, unsign
 	struct engine_team *team = &engine->team;
 	uint64_t gap = now - atomic_load_explicit(&team->done_ns, memory_order_relaxed);
 	unsigned int streak = atomic_load_explicit(&team->streak, memory_order_relaxed), room, there;
-	uint64_t spin_ns;
+	uint64_t right_ns = streak == STREAK && gap <= patience(team) ? RIGHT_NS : 0, spin_ns;
 	bool expected;
 
 	obmm_room_use(now);
@@ -130,7 +137,7 @@ unsigned int engine_team_begins(struct obmm_engine *engine, uint64_t now, unsign
 		streak += streak < STREAK;
 	}
 	atomic_store_explicit(&team->streak, streak, memory_order_relaxed);
-	pay(team, now, 0);
+	pay(team, now, right_ns);
 	there = atomic_load_explicit(&team->ready, memory_order_relaxed);
 	expected = now < atomic_load_explicit(&team->expected_ns, memory_order_relaxed) &&
 		   !atomic_load_explicit(&team->guessed, memory_order_relaxed);

@@ -119,14 +119,16 @@ static void gather_round(struct engine_team *team, unsigned int threads, unsigne
 
 /* ---- how many may spin ---- */
 
-/* A worker has spun for so long, and perhaps lost its CPU then.  One that lost it sleeps, whatever the others do. */
-static void judge(struct engine_team *team, uint64_t now, uint64_t spun_ns, bool lost)
+void engine_team_judge(struct engine_team *team, uint64_t now, uint64_t spun_ns, bool lost)
 {
 	unsigned int ready = atomic_load_explicit(&team->ready, memory_order_relaxed);
 	unsigned int room = atomic_load_explicit(&team->room, memory_order_relaxed);
 	int64_t score = atomic_load_explicit(&team->crowd_ns, memory_order_relaxed);
 
 	if (!lost && score <= 0)
+		return;
+	/* what stops all of them at once (an interrupt to all CPUs, a pause of the guest) was one loss, and has been judged */
+	if (lost && now < atomic_load_explicit(&team->grown_ns, memory_order_relaxed) + LOSS_NS)
 		return;
 	score += (lost ? LOSS_NS : 0) - (spun_ns < LOSS_NS ? (int64_t)spun_ns : LOSS_NS);
 	if (score > (int64_t)CROWD_NS * (1 + (ready < 4 ? ready : 4))) {
@@ -194,7 +196,7 @@ static bool spin(struct engine_worker *worker, uint32_t seen)
 	}
 	atomic_store(&worker->spinning, false);
 	found |= !engine_hand_close(worker);
-	judge(team, now, now - began, lost);
+	engine_team_judge(team, now, now - began, lost);
 	add(&worker->spun_ns, now - began);
 	if (!found) {
 		add(&worker->idle_ns, now - began);

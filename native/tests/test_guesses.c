@@ -80,6 +80,88 @@ TEST(what_guesses_have_cost_too_much_are_not_made)
 	end(engine);
 }
 
+/* ---- what guesses cost ---- */
+
+enum { MANY = 15, MS = 1000000 };
+
+/* An engine as if of many workers that are all awake; none exists, and time is what the test says. */
+static struct obmm_engine *many_awake(void)
+{
+	struct obmm_engine *engine;
+
+	CHECK(!obmm_engine_create(0, 0, NULL, 0, &engine));
+	atomic_store(&engine->team.limit, MANY);
+	atomic_store(&engine->team.room, MANY);
+	atomic_store(&engine->team.ready, MANY);
+	return engine;
+}
+
+/* One gather -> when it has ended. */
+static uint64_t one(struct obmm_engine *engine, uint64_t now)
+{
+	engine_team_begins(engine, now, MANY + 1);
+	engine_team_done(engine, now + 40000);
+	return now + 40000;
+}
+
+static uint64_t guessed_for(struct obmm_engine *engine, uint64_t now)
+{
+	uint64_t until = atomic_load(&engine->team.expected_ns);
+
+	return until > now ? until - now : 0;
+}
+
+/* Nothing follows: all spin until the guess is over. -> what that costs */
+static uint64_t in_vain(struct obmm_engine *engine, uint64_t now)
+{
+	uint64_t cost = MANY * guessed_for(engine, now);
+
+	atomic_fetch_sub(&engine->team.budget_ns, (int64_t)cost);
+	return cost;
+}
+
+TEST(rows_of_a_few_gathers_cost_less_than_a_hundredth_of_a_cpu_in_vain)
+{
+	struct obmm_engine *engine = many_awake();
+	uint64_t now = obmm_now_ns(), cost = 0;
+	enum { STEPS = 2000, SETTLED = 200 };
+
+	for (int step = 0; step < STEPS; step++) {
+		uint64_t began = now;
+
+		for (int i = 0; i < 6; i++)
+			now = one(engine, now + GAP_NS);
+		cost += in_vain(engine, now) * (step >= SETTLED);
+		now = began + 10 * MS;
+	}
+	CHECK(cost && cost < (uint64_t)(STEPS - SETTLED) * 10 * MS / 100);
+	obmm_engine_free(engine);
+}
+
+TEST(who_gathers_without_end_is_waited_for_again_soon)
+{
+	struct obmm_engine *engine = many_awake();
+	uint64_t now = obmm_now_ns();
+	int guesses = 0;
+
+	/* an accident that costs much more than any budget */
+	atomic_store(&engine->team.budget_ns, -1000 * MS);
+	for (int i = 0; i < 24; i++)
+		now = one(engine, now + GAP_NS);
+	CHECK(guessed_for(engine, now));
+	/* ... and every now and then a gap is too long */
+	for (int i = 0; i < 1000; i++) {
+		now = one(engine, now + GAP_NS);
+		guesses += guessed_for(engine, now) > 0;
+		if (i % 40 == 0) {
+			in_vain(engine, now);
+			now += 60000;
+		}
+	}
+	CHECK(guesses > 950);
+	obmm_engine_free(engine);
+}
+
 static uint64_t learned_from(struct obmm_engine *engine, uint64_t nanoseconds)
 {
 	struct obmm_outcome outcome = { .nanoseconds = nanoseconds, .threads = WORKERS };
@@ -100,6 +182,36 @@ TEST(gathers_are_as_long_as_the_longer_ones)
 	for (int i = 0; i < 10; i++)
 		CHECK(learned_from(engine, 9000000) <= MOST_NS);
 	end(engine);
+}
+
+/* ---- CPUs that others want ---- */
+
+TEST(what_stops_all_at_once_is_one_loss_and_what_goes_on_is_not)
+{
+	struct engine_team team = { .ready = 15, .room = 15, .limit = 15 };
+	uint64_t now = 1000000000;
+
+	for (uint64_t i = 0; i < 15; i++)
+		engine_team_judge(&team, now + i % 3, 50000, true);
+	CHECK(atomic_load(&team.room) == 7);
+	/* again and again: another team */
+	for (int i = 0; i < 6; i++) {
+		now += 1000000;
+		for (int j = 0; j < 15; j++)
+			engine_team_judge(&team, now, 50000, true);
+	}
+	CHECK(!atomic_load(&team.room));
+}
+
+TEST(a_loss_now_and_then_costs_no_room)
+{
+	struct engine_team team = { .ready = 15, .room = 15, .limit = 15 };
+	uint64_t now = 1000000000;
+
+	for (int i = 0; i < 1000; i++) {
+		engine_team_judge(&team, now += 250000, 40000, i % 10 == 0);
+		CHECK(atomic_load(&team.room) == 15);
+	}
 }
 
 /* ---- announced, and begun ---- */
