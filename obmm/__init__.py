@@ -44,6 +44,7 @@ The device, and what can be asked of it:
 
 import logging
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from obmm.driver.backend import Backend
@@ -119,7 +120,10 @@ if not TYPE_CHECKING:  # for checkers only the names above exist
 
     def __getattr__(name: str) -> Any:
         if name in _ROOMS:
-            return import_module(f"obmm.{name}")
+            try:
+                return import_module(f"obmm.{name}")
+            except ImportError as error:  # what looks through a module expects an AttributeError: help(), hasattr(), Tab
+                raise AttributeError(str(error)) from error
         if name in _LAZY:
             return getattr(import_module(_LAZY[name]), name)
         raise AttributeError(f"module 'obmm' has no attribute {name!r}")
@@ -130,8 +134,6 @@ def __dir__() -> list[str]:
 
     Without torch `obmm.nn` is not among them: what completes names or prints help asks for each of these.
     """
-    from importlib.util import find_spec
-
     return sorted({*__all__, *_ROOMS} - ({"nn"} if find_spec("torch") is None else set()))
 
 

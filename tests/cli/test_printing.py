@@ -66,8 +66,21 @@ def test_the_front_door_shows_what_users_need_and_nothing_else():
     assert set(obmm.__all__) <= set(names)
     assert not [name for name in names if name.startswith("_") and name != "__version__"]
     for name in names:
-        if name != "nn":  # needs torch
-            assert getattr(obmm, name) is not None
+        assert getattr(obmm, name) is not None
+
+
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
+"""As where torch is not installed: importing it fails, and no finder knows it."""
+WITH_TORCH = """
+import importlib.abc, importlib.machinery, sys
+class Heavy(importlib.abc.MetaPathFinder):  # where torch is installed: found, and loading it is too much
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name == "torch" else None
+    def exec_module(self, module):
+        raise SystemExit("torch was loaded")
+sys.meta_path.insert(0, Heavy())
+"""
+either_way = pytest.mark.parametrize(("before", "nn"), [(WITHOUT_TORCH, False), (WITH_TORCH, True)])
 
 
 def fresh(program: str) -> str:
@@ -83,20 +96,39 @@ def test_sub_packages_are_reachable_after_import_obmm():
     assert fresh(program).split() == [f"obmm.{name}" for name in rooms]
 
 
-def test_tab_completion_offers_what_users_need():
+@either_way
+def test_tab_completion_offers_what_users_need_and_loads_no_torch(before, nn):
     program = "import obmm, rlcompleter; print(*rlcompleter.Completer({'obmm': obmm}).attr_matches('obmm.'))"
-    offered = {word.removeprefix("obmm.").rstrip("()") for word in fresh(program).split()}
-    assert offered - {"nn"} == set(dir(obmm)) - {"nn", "__version__"}
+    offered = {word.removeprefix("obmm.").rstrip("()") for word in fresh(before + program).split()}
+    assert offered == {*obmm.__all__, *obmm._ROOMS} - {"__version__"} - (set() if nn else {"nn"})
 
 
-def test_help_shows_the_doors_text_and_every_public_name():
-    said = fresh("import pydoc, obmm; print(pydoc.plaintext.document(obmm))")
+@either_way
+def test_help_shows_the_doors_text_and_every_public_name(before, nn):
+    said = fresh(before + "import pydoc, obmm; print(pydoc.plaintext.document(obmm))")
     assert "lend memory" in said
     for name in obmm.__all__:
         if name != "__version__":
             assert name in said, name
     assert "_modelled" not in said
     assert "import_module" not in said
+
+
+@either_way
+def test_what_looks_through_the_door_finds_names_or_none(before, nn):
+    program = (
+        "import inspect, pydoc, obmm; pydoc.render_doc(obmm)\n"
+        "names = [name for name, _ in inspect.getmembers(obmm)]\n"
+        "print(hasattr(obmm, 'nn'), 'nn' in names, 'nn' in dir(obmm))"
+    )
+    assert fresh(before + program).split() == [str(nn)] * 3
+
+
+def test_without_torch_a_room_for_it_says_what_is_missing():
+    said = "obmm.nn is for models in torch: pip install torch"
+    for line in ("import obmm.nn", "from obmm import nn", "from obmm.nn import Embedding", "import obmm; obmm.nn"):
+        program = f"try:\n    {line.replace('; ', chr(10) + '    ')}\nexcept (ImportError, AttributeError) as e: print(e)"
+        assert fresh(WITHOUT_TORCH + program).strip() == said, line
 
 
 def test_loggers_are_silent_until_a_program_configures_them():
