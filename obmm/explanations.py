@@ -7,9 +7,13 @@ docs/spec/driver.md, or name the page.
 
 from __future__ import annotations
 
+import errno as _errno
+import re
+
 from obmm.causes import GATE, GENERATION, POINTER, Cause, Causes
 from obmm.causes import because as _c
 from obmm.causes.control import CONTROL
+from obmm.causes.faults import FAULTS
 from obmm.causes.package import PACKAGE
 from obmm.causes.region import REGION
 from obmm.causes.sdk import SDK
@@ -48,7 +52,7 @@ def answers(operation: str) -> tuple[str, ...]:
 def explained(operation: str, answer: str | None = None) -> dict[str, tuple[Cause, ...]]:
     """errno name -> causes of what `answer` means for `operation`; empty when nothing is known.
 
-    `answer`, in any case: an errno's name; of the SDK and URMA also the number or name that their headers have
+    `answer`, in any case: an errno's name or number; of the SDK and URMA first the number or name that their headers have
     (``6020``); None: every answer of the operation.
     """
     if answer is None:
@@ -59,7 +63,49 @@ def explained(operation: str, answer: str | None = None) -> dict[str, tuple[Caus
     named = {
         name: tuple(one for one in causes(operation, name) if one.is_called(answer)) for name in answers(operation)
     }
-    return {name: found for name, found in named.items() if found}
+    named = {name: found for name, found in named.items() if found}
+    by_number = _of_number(answer)
+    return named or ({by_number: known} if (known := causes(operation, by_number)) else {})
+
+
+def sought(word: str) -> dict[tuple[str, str], tuple[Cause, ...]]:
+    """(where, answer) -> causes of what `word` names without an operation, in any case; empty when nothing is known.
+
+    An errno by name or number, an answer of a library by its own, a signal, or a rule of the driver's specification.
+
+    >>> list(sought("ekeyrevoked")), list(sought("SIGBUS")), list(sought("I9"))[:1]
+    ([(<Operation.EXCHANGE: 'EXCHANGE'>, 'EKEYREVOKED')], [('a load or a store', 'SIGBUS')], [(<Operation.IMPORT: 'IMPORT'>, 'EINVAL')])
+    """
+    wanted = word.upper()
+    if wanted in FAULTS:
+        return {("a load or a store", wanted): FAULTS[wanted]}
+    name = _of_number(word) or wanted
+    found: dict[tuple[str, str], tuple[Cause, ...]] = {}
+    for (operation, answer), known in EXPLANATIONS.items():
+        fits = known if answer == name else tuple(one for one in known if one.is_called(word) or _cites(one, wanted))
+        if fits:
+            found[Operation(operation), answer] = fits
+    if not found and name in _EVERYWHERE:
+        found["every operation of the driver", name] = _EVERYWHERE[name]
+    return found
+
+
+def _of_number(word: str) -> str:
+    """The errno of that number by name, of two the one that is spoken of here; empty for other words."""
+    if not (word.isascii() and word.isdigit()):
+        return ""
+    names = [name for _, name in EXPLANATIONS if getattr(_errno, name) == int(word)]
+    return names[0] if names else _errno.errorcode.get(int(word), "")
+
+
+def _cites(cause: Cause, rule: str) -> bool:
+    """Whether `rule` (``X14``) is one that the cause names, also within a range (``X5-X8``)."""
+    wanted = re.fullmatch(r"([A-Z]+)(\d+)[A-Z]?", rule)
+    for part in re.split(r"[/,; ]+", cause.rules.upper()) if wanted else ():
+        ends = re.fullmatch(r"([A-Z]+)(\d+)-\1(\d+)", part)
+        if part == rule or (ends and wanted and ends[1] == wanted[1] and int(ends[2]) <= int(wanted[2]) <= int(ends[3])):
+            return True
+    return False
 
 
 def _library(operation: str) -> str:

@@ -98,6 +98,13 @@ PACKAGE |= {
     ("GATHER", "ETIMEDOUT"): (
         _c("Engram specification 11.3-3", "the rows did not come in time", "look at the peer, or allow more time"),
     ),
+    ("EXCHANGE", "EKEYREVOKED"): (
+        _c(
+            _EXCHANGE,
+            "the lease is suspect, revoked, stale or released: its owner does not answer, took its region back, or exported anew",
+            "close the region; fetch again when the owner serves it",
+        ),
+    ),
     ("PREFETCH", "ETIMEDOUT"): (
         _c("Engram specification 11.3-3", "the rows did not come in time", "look at the peer, or allow more time"),
     ),
