@@ -237,7 +237,10 @@ class Client:
             self._pass_on(error)
 
     def _unreachable(self, why: str) -> None:
-        hint = "; does `obmm serve` (or `obmm bench serve`) run there, and is the port open?"
+        hint = (
+            "; does a server (`obmm serve`, `obmm blocks serve`, `obmm engram publish`, `obmm bench serve`) serve there by "
+            "now, and is the port open?"
+        )
         if "plain mode" in why:
             hint = ""
         self._failed(PeerUnreachableError(f"{self.target}: {why}{hint}"))
