@@ -122,7 +122,7 @@ if not TYPE_CHECKING:  # for checkers only the names above exist
         if name in _ROOMS:
             try:
                 return import_module(f"obmm.{name}")
-            except ImportError as error:  # what looks through a module expects an AttributeError: help(), hasattr(), Tab
+            except ImportError as error:  # what looks through a module expects the other one: help(), hasattr(), Tab
                 raise AttributeError(str(error)) from error
         if name in _LAZY:
             return getattr(import_module(_LAZY[name]), name)

@@ -103,7 +103,9 @@ def _cites(cause: Cause, rule: str) -> bool:
     wanted = re.fullmatch(r"([A-Z]+)(\d+)[A-Z]?", rule)
     for part in re.split(r"[/,; ]+", cause.rules.upper()) if wanted else ():
         ends = re.fullmatch(r"([A-Z]+)(\d+)-\1(\d+)", part)
-        if part == rule or (ends and wanted and ends[1] == wanted[1] and int(ends[2]) <= int(wanted[2]) <= int(ends[3])):
+        if part == rule or (
+            ends and wanted and ends[1] == wanted[1] and int(ends[2]) <= int(wanted[2]) <= int(ends[3])
+        ):
             return True
     return False
 

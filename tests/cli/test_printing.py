@@ -127,7 +127,9 @@ def test_what_looks_through_the_door_finds_names_or_none(before, nn):
 def test_without_torch_a_room_for_it_says_what_is_missing():
     said = "obmm.nn is for models in torch: pip install torch"
     for line in ("import obmm.nn", "from obmm import nn", "from obmm.nn import Embedding", "import obmm; obmm.nn"):
-        program = f"try:\n    {line.replace('; ', chr(10) + '    ')}\nexcept (ImportError, AttributeError) as e: print(e)"
+        program = (
+            f"try:\n    {line.replace('; ', chr(10) + '    ')}\nexcept (ImportError, AttributeError) as e: print(e)"
+        )
         assert fresh(WITHOUT_TORCH + program).strip() == said, line
 
 
