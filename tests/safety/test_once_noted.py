@@ -63,7 +63,7 @@ def place(tmp_path_factory):
 # --- calls that must have ended when their interrupt comes through ------------------------------------------------------
 
 CALLS = """
-import os, random, sys, threading, time
+import os, random, signal, sys, threading, time
 from obmm.undisturbed import joined, undisturbed
 end, over, rng = time.monotonic() + float(sys.argv[1]), threading.Event(), random.Random(int(sys.argv[2]))
 sent = made = got = 0
@@ -105,6 +105,7 @@ while True:
             thread.start()
         while time.monotonic() < end:
             call(work if made % 2 else wait)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # none comes late
         over.set()
         break
     except KeyboardInterrupt:
@@ -218,7 +219,7 @@ def test_who_is_forgotten_is_given_back_although_its_finalizer_was_cut_short(pla
 # --- gathers whose tickets an interrupt takes away ----------------------------------------------------------------------
 
 DROPPED = """
-import os, random, sys, threading, time
+import os, random, signal, sys, threading, time
 import numpy as np
 from obmm.rows import GatherEngine, LocalMemory, Manifest, RowStore, TableSpec
 from obmm.undisturbed import joined
@@ -252,6 +253,7 @@ while True:
             made += 1
             other = np.full((len(ids), 64), 0xEE, "u1")  # where the rows of before would go
             wrong += int((other != 0xEE).any())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # none comes late
         over.set()
         break
     except KeyboardInterrupt:
@@ -348,7 +350,7 @@ def test_a_child_forked_at_any_line_of_a_constructor_begins_well(place, maker):
 # --- the ledger of views -----------------------------------------------------------------------------------------------
 
 VIEWS = """
-import gc, os, sys, threading, time
+import gc, os, signal, sys, threading, time
 import obmm
 device = obmm.open(sys.argv[1])
 region = device.export_region(1 << 20)
@@ -375,6 +377,7 @@ while True:
             rows = mapping.as_numpy("<u8", (8, 8))
             made += 2
             del view, rows
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # none comes late
         over.set()
         thread.join()
         break
