@@ -8,7 +8,6 @@
 #include <aio.h>
 #include <errno.h>
 #include <fts.h>
-#include <ftw.h>
 #include <mntent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,51 +162,7 @@ EXPORT void updwtmpx(const char *path, const struct utmpx *entry)
 		NEXT(updwtmpx)(path, entry);
 }
 
-/*
- * Walks that libc makes inside itself see this machine's folders only.  One that starts at a device of the node's is
- * over with it; one that starts at a folder of the node's is refused.  1 for a device, -1 with errno, 0: not the node's.
- */
-static int walk_from(const char *path, int links, struct stat *st, struct FTW *where)
-{
-	struct preload_path found;
-	const char *name = strrchr(path, '/');
-
-	preload_find(AT_FDCWD, path, links ? FOLLOW : NOFOLLOW, &found);
-	if (found.place == PLACE_ELSEWHERE)
-		return 0;
-	if (fstatat(AT_FDCWD, path, st, links ? 0 : AT_SYMLINK_NOFOLLOW))
-		return -1;
-	if (S_ISDIR(st->st_mode)) {
-		errno = ENOTSUP;
-		return -1;
-	}
-	*where = (struct FTW){ .base = name ? (int)(name + 1 - path) : 0, .level = 0 };
-	return 1;
-}
-
-EXPORT int ftw(const char *path, int (*each)(const char *, const struct stat *, int), int descriptors)
-{
-	struct stat st;
-	struct FTW where;
-	int own = walk_from(path, 1, &st, &where);
-
-	if (own)
-		return own < 0 ? -1 : each(path, &st, FTW_F);
-	return NEXT(ftw)(path, each, descriptors);
-}
-
-EXPORT int nftw(const char *path, int (*each)(const char *, const struct stat *, int, struct FTW *), int descriptors,
-		int flags)
-{
-	struct stat st;
-	struct FTW where;
-	int own = walk_from(path, !(flags & FTW_PHYS), &st, &where);
-
-	if (own)
-		return own < 0 ? -1 : each(path, &st, S_ISLNK(st.st_mode) ? FTW_SL : FTW_F, &where);
-	return NEXT(nftw)(path, each, descriptors, flags);
-}
-
+/* A walk that libc makes inside itself: it would see this machine's folders only. */
 EXPORT FTS *fts_open(char *const *paths, int options, int (*compare)(const FTSENT **, const FTSENT **))
 {
 	for (char *const *path = paths; *path; path++)
@@ -271,6 +226,4 @@ ALIAS(mkstemps, mkstemps64);
 ALIAS(mkostemps, mkostemps64);
 ALIAS(setmntent, __setmntent);
 ALIAS(utmpname, utmpxname);
-ALIAS(ftw, ftw64);
-ALIAS(nftw, nftw64);
 ALIAS(fts_open, fts64_open);
