@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import shlex
 import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from obmm.errors import ObmmError
 from obmm.exchange import Access, Server
+from obmm.exchange.access import EVERYONE
 from obmm.region.device import Device
 
 
@@ -32,17 +32,18 @@ def other_node(local: Device) -> str:
 def printed(how: dict[str, Any], region: str = "") -> str:
     """The protection of a server as options of a client: its key is this one, its certificate its own.
 
-    Of the keys that rules of access name, the first one that may fetch `region`.
+    Where there are rules of access, the first key that may fetch `region`: one of ``--key``, which has no name, or a named one.
     """
     if how["plain"]:
         return "--plain"
     if how["tls"] is not None:
         return f"--tls CLIENT.pem CLIENT.key {shlex.quote(str(Path(how['tls'].authority).absolute()))}"
-    if how["key"]:
-        return f"--key {shlex.quote(str(how['key'][0].absolute()))}"
-    with suppress(ObmmError):  # the file may have changed since
-        rules = Access.load(how["access"])
-        for key in rules.keys:
-            if rules.allows(key.who, region):
-                return f"--key {shlex.quote(str(Path(key.name).absolute()))}"
+    unnamed = how["key"] or []
+    try:
+        rules = Access.load(how["access"]) if how.get("access") else EVERYONE
+    except ObmmError:  # the file changed since
+        return "--key YOUR.key"
+    for who, path in [*(("", each) for each in unnamed), *((key.who, Path(key.name)) for key in rules.keys)]:
+        if rules.allows(who, region):
+            return f"--key {shlex.quote(str(path.absolute()))}"
     return "--key YOUR.key"

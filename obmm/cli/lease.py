@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,11 +14,36 @@ from obmm.cli.command import Group
 from obmm.cli.serve_status import show_status
 from obmm.cli.text import shown
 from obmm.driver.backend import runtime_directory
-from obmm.exchange import DEFAULT_PORT
+from obmm.exchange import DEFAULT_PORT, PeerUnreachableError
 from obmm.exchange.control import ask, control_path
 
 _PORT = click.option("--port", default=DEFAULT_PORT, show_default=True, help="the server's port on this host")
 _JSON = click.option("--json", "as_json", is_flag=True, help="for programs")
+
+
+RUN = Path("/run")
+"""Where services have their runtime folders (packaging/obmm-serve@.service)."""
+
+
+def _asked(port: int, request: dict[str, Any]) -> dict[str, Any]:
+    """What the server on `port` answers; where none does, the refusal names the servers that have a socket here."""
+    try:
+        return ask(control_path(runtime_directory(), port), request)
+    except PeerUnreachableError as error:
+        here = [f"--port {number}" for number in _ports(runtime_directory()) if number != port]
+        of_services = [
+            f"XDG_RUNTIME_DIR={shlex.quote(str(folder.parent))} obmm lease ls --port {number}"
+            for folder in sorted(RUN.glob("obmm-serve-*/obmm"))
+            for number in _ports(folder)
+        ]
+        known = ", ".join([*here, *of_services])
+        raise PeerUnreachableError(f"{error.strerror}{f' Others here: {known}' if known else ''}") from None
+
+
+def _ports(folder: Path) -> list[int]:
+    """Of the servers that have a control socket in `folder`."""
+    names = (path.name.removeprefix("serve-").removesuffix(".sock") for path in folder.glob("serve-*.sock"))
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 @click.group(cls=Group)
@@ -28,7 +56,7 @@ def lease() -> None:
 @_JSON
 def list_leases(port: int, as_json: bool) -> None:
     """Show what it serves, and who holds which lease."""
-    status = ask(control_path(runtime_directory(), port), {"do": "status"})["status"]
+    status = _asked(port, {"do": "status"})["status"]
     if as_json:
         click.echo(json.dumps(status, indent=2))
     else:
@@ -61,8 +89,7 @@ def end(
     which = {"lease": lease_id, "holder": holder, "address": address, "identity": identity, "region": region}
     if not any(which.values()):
         raise click.UsageError("name a --lease, --holder, --address, --identity or --region")
-    path = control_path(runtime_directory(), port)
-    ended = ask(path, {"do": "end" if yes else "match", **which})["ended"]
+    ended = _asked(port, {"do": "end" if yes else "match", **which})["ended"]
     if as_json:
         click.echo(json.dumps({"ended": yes, "leases": ended}))
         return

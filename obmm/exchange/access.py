@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from obmm.errors import ObmmArgumentError
-from obmm.exchange.keys import Key
+from obmm.exchange.keys import Key, mistaken
 from obmm.regular import never_waiting
 from obmm.toml_text import parse_toml
 
@@ -122,13 +122,8 @@ class Access:
         if len(keys) > KEYS:
             raise _bad(f"{place} has {len(keys)} keys", f"at most {KEYS}: each is tried at every handshake")
         names = {key.who for key in keys}
-        for number, key in enumerate(keys, 1):
-            twin = next(
-                (each for each in keys[: number - 1] if each.identity == key.identity and each.who != key.who), None
-            )
-            if twin is not None:
-                problem = f"{place}, [[key]] {number}: {key.who!r} has the same key as {twin.who!r}, and would be taken for it"
-                raise _bad(problem, "give each name a key of its own")
+        if problem := mistaken(keys):
+            raise _bad(f"{place}: {problem}", "give each name a key of its own")
         rules = tuple(
             _rule(place, number, raw, names) for number, raw in enumerate(_tables(place, document, "allow"), 1)
         )

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 
 from obmm.background import Background, BackgroundLogger
 from obmm.exchange.connection import Connection
 from obmm.exchange.leases import LeaseRecord
+
+log = BackgroundLogger("obmm.exchange.server")
 
 NAME = "obmm.exchange.audit"
 
@@ -25,6 +28,8 @@ class AuditLog:
 
     def __init__(self) -> None:
         self._log = BackgroundLogger(NAME, LINES)
+        self.refusals: Counter[str] = Counter()
+        """Requests that were refused since the start, by reason."""
 
     @property
     def dropped(self) -> int:
@@ -42,7 +47,9 @@ class AuditLog:
         )
 
     def refused(self, connection: Connection, region: str, why: str) -> None:
-        """A request of an authenticated client was refused."""
+        """A request of an authenticated client was refused: counted, told to the log, and written here."""
+        self.refusals[why] += 1
+        log.stranger("request refused: %r to %s: %s", region, connection.identity or connection.name, why)
         self._write(
             "refused",
             region=region,

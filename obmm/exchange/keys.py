@@ -238,6 +238,17 @@ def load_keys(source: KeySource | Iterable[KeySource], most: int) -> tuple[Key, 
     return tuple(each if isinstance(each, Key) else Key.load(each) for each in sources)
 
 
+def mistaken(keys: Iterable[Key]) -> str:
+    """Which of the keys is another one's too, under another name or none; "" when each has its own."""
+    known: dict[str, Key] = {}
+    for key in keys:
+        twin = known.setdefault(key.identity, key)
+        if twin.who != key.who:
+            names = [repr(each.who) if each.who else f"{each.name}, which has no name," for each in (key, twin)]
+            return f"{names[0]} has the same key as {names[1].removesuffix(',')}, and would be taken for it"
+    return ""
+
+
 def default_key_path() -> Path:
     """Where the command line looks for a key: systemd's credential ``obmm.key``, else ``$XDG_CONFIG_HOME/obmm/cluster.key``."""
     credentials = os.environ.get("CREDENTIALS_DIRECTORY")

@@ -26,7 +26,7 @@ from obmm.exchange.door import bind
 from obmm.exchange.errors import LeasesOutstandingError
 from obmm.exchange.events import EventQueue
 from obmm.exchange.journal import LeaseJournal, default_journal
-from obmm.exchange.keys import KeySource, load_keys
+from obmm.exchange.keys import KeySource, load_keys, mistaken
 from obmm.exchange.leases import LeaseFilter, LeaseRecord
 from obmm.exchange.limits import Limits
 from obmm.exchange.mailbox import result_of
@@ -375,7 +375,10 @@ def _credentials(
     if tls is not None:
         return Credentials(Mode.TLS, context=tls.context(server=True))
     if key is not None:
-        return Credentials(Mode.KEY, keys=load_keys(key, KEYS_AT_ONCE) + named)
+        keys = load_keys(key, KEYS_AT_ONCE) + named
+        if problem := mistaken(keys):
+            raise ObmmArgumentError.because("SERVE", errno.EINVAL, problem, "give each name a key of its own")
+        return Credentials(Mode.KEY, keys=keys)
     return Credentials(Mode.KEY, keys=named) if named else Credentials(Mode.PLAIN)
 
 

@@ -421,7 +421,8 @@ class Service(Owner):
     def _losses(self) -> dict[str, dict[str, int]]:
         accept = sum(door.failures for door in self._doors)
         lines = {"log": log.dropped, "strangers": log.suppressed, "audit": self.desk.audit.dropped}
-        return {"refused": self._refused | Counter({"accept": accept} if accept else {}), "lines_dropped": lines}
+        refused = self._refused + self.desk.audit.refusals + Counter({"accept": accept})
+        return {"refused": refused, "lines_dropped": lines}
 
     def _head(self) -> dict[str, Any]:
         return {

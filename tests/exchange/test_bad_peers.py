@@ -349,7 +349,9 @@ def test_a_bad_server_is_refused_by_name(join: Join, answer: bytes, match: str) 
 def test_no_server_listens(join: Join) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    with pytest.raises(PeerUnreachableError, match=r"Connection refused.*does `obmm serve` .*run there"):
+    with pytest.raises(
+        PeerUnreachableError, match=r"refused; does a server .*`obmm serve`.*`obmm engram publish`.* serve there"
+    ):
         join(port)
 
 

@@ -21,6 +21,7 @@ import pytest
 
 from obmm import ObmmArgumentError
 from obmm.background import Background, BackgroundLogger
+from obmm.cli.elsewhere import printed
 from obmm.cli.logs import DescriptorHandler
 from obmm.cli.observing import observed
 from obmm.exchange import (
@@ -641,3 +642,32 @@ def test_two_names_for_one_key_are_refused(tmp_path: Path) -> None:
     rules.write_text(table.format("a") + table.format("b"))
     with pytest.raises(ObmmArgumentError, match="'b' has the same key as 'a'"):
         Access.load(rules)
+
+
+def test_a_key_without_a_name_is_no_named_one_too(start: Start, rules: Path, tmp_path: Path) -> None:
+    with pytest.raises(ObmmArgumentError, match=r"'serving' has the same key as .*serving.key, which has no name"):
+        start({"public": FakeRegion()}, key=tmp_path / "serving.key", access=rules)
+
+
+def test_what_rules_refuse_is_counted_logged_and_told_apart(
+    start: Start, join: Join, rules: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start({"embeddings/1": FakeRegion()}, key=None, access=rules)
+    training = join(server, key=tmp_path / "training.key")
+    for name in ("embeddings/1", "embeddings/1", "nowhere", "public"):
+        with pytest.raises(RequestRefusedError, match="no region"):
+            training.fetch(name)
+    expected = {"not allowed": 3, "no such region": 1}
+    assert server.status()["server"]["refused"] == server.counts()["refused"] == expected
+    text = exposition([ServerFigures(server)]).decode()
+    assert 'obmm_exchange_refused_total{reason="not allowed"} 3.0' in text
+    until(lambda: "request refused: 'embeddings/1' to training: not allowed" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("region", "unnamed", "named"),
+    [("embeddings/1", True, "serving.key"), ("public", True, "other.key"), ("public", False, "serving.key")],
+)
+def test_the_printed_command_has_a_key_that_may_fetch(rules: Path, region: str, unnamed: bool, named: str) -> None:
+    how = {"plain": False, "tls": None, "key": [rules.parent / "other.key"] if unnamed else None, "access": rules}
+    assert printed(how, region) == f"--key {rules.parent / named}"
