@@ -46,7 +46,9 @@ def engram() -> None:
 @click.option("--numa", default="0", show_default=True, help="NUMA nodes of the memory, in equal shares: 0,1")
 @click.option("--pmd", is_flag=True, help="map in 2 MiB blocks")
 @click.option("--term", default=60.0, show_default=True, help="lease term in seconds")
-@click.option("--journal", type=click.Path(), help="lease journal (default: ~/.local/state/obmm/leases-PORT.journal)")
+@click.option(
+    "--journal", type=click.Path(), help="lease journal (default: ~/.local/state/obmm/leases-HOST-PORT.journal)"
+)
 @click.option(
     "--grace", type=SECONDS, default=30.0, show_default=True, help="seconds that importers have to let go at the end"
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from obmm.arguments import whole, wrong_type
 from obmm.closing import Closing, tell_of_forks
 from obmm.errors import ObmmArgumentError, ObmmError
 from obmm.integrations.host_share import FollowingLane, PublishingLane
@@ -28,7 +30,7 @@ from obmm.rows.stream_gather import StreamGather
 
 log = logging.getLogger("obmm.integrations.engram")
 
-_LEAST_ROWS = 256
+_LEAST_ROWS, _MOST_ROWS = 256, 1 << 40
 _ERRORS = 16
 
 
@@ -58,6 +60,8 @@ class TableClient(Closing):
         plan: bool = True,
         **options: Any,
     ) -> None:
+        if deadlines is not None and not isinstance(deadlines, Deadlines):
+            raise wrong_type("GATHER", "deadlines", deadlines, "Deadlines(decode=..., prefill=...), in seconds")
         self._deadlines = deadlines or Deadlines()
         self._allocate = allocate
         self._lanes: dict[tuple[Any, ...], Lane] = {}
@@ -78,6 +82,8 @@ class TableClient(Closing):
                 self._source, self._name = FixedStore(source), source.region
             else:
                 address = TableAddress.parse(source, **options) if isinstance(source, str) else source
+                if not isinstance(address, TableAddress):
+                    raise wrong_type("CONNECT", "source", source, "host:port/name, a TableAddress, or a RowStore")
                 self._source = undo.enter_context(TableLink(address, check, plan=plan))
                 self._name = str(address)
             self._tables: dict[str, TableSpec] = {str(spec.table_id): spec for spec in self.manifest.tables}
@@ -97,7 +103,7 @@ class TableClient(Closing):
 
     def reserve(self, tables: Sequence[str], rows: int, lane: Any = None) -> None:
         """Make the calling thread's buffers for steps of up to `rows` rows of each of `tables`: they do not move then."""
-        self._lane(tuple(tables), rows, lane)
+        self._lane(tuple(tables), whole("GATHER", "rows", rows, low=0, high=_MOST_ROWS), lane)
 
     def publish_lane(self, tables: Sequence[str], rows: int, lane: Any = None) -> PublishingLane:
         """Read steps of `tables` and `lane`, of up to `rows` rows each, for other processes of the host too.
@@ -130,7 +136,7 @@ class TableClient(Closing):
     def gather(self, table: str, ids: NDArray[Any], lane: Any = None) -> NDArray[np.uint8]:
         """Rows ``[*ids.shape, row_bytes]`` of `table`, valid until this thread's next call with the same tables and `lane`.
 
-        `ids`: int32 or int64, C-contiguous; -1 gives zeros, as does a number outside the table (which is an error).
+        `ids`: int32 or int64; -1 gives zeros, as does a number outside the table (which is an error).
         """
         return self.fetch({table: ids}, lane).rows(table)
 
@@ -160,7 +166,9 @@ class TableClient(Closing):
         """
         self._check_open()
         store, version = self._source.store, self._source.version
-        count = ids.numel() if hasattr(ids, "numel") else ids.size
+        count = ids.numel() if hasattr(ids, "numel") else getattr(ids, "size", None)
+        if not isinstance(count, int):
+            raise wrong_type("GATHER", "ids", ids, "an int64 tensor of the device")
         key = (version, table, count, lane, id(accelerator))
         if key not in self._streams:
             if table not in self._tables:
@@ -252,7 +260,7 @@ class TableClient(Closing):
         begin: Callable[[Stepping, Sequence[NDArray[Any]]], int | None],
     ) -> Step:
         began = time.perf_counter()
-        found = None
+        found, turn = None, 0
         try:
             self._check_open()
             flat = [self._flat(table, numbers) for table, numbers in ids.items()]
@@ -262,14 +270,15 @@ class TableClient(Closing):
             wanted = self._lane(tuple(ids), rows, lane)
             with wanted.lock:
                 zeros = begin(wanted, flat)
+                wanted.turn = turn = wanted.turn + 1
             found = wanted
             if zeros is None or zeros:  # few steps have any, and looking takes as long as gathering a few rows
                 for table, numbers in zip(ids, flat, strict=True):
                     self._look_for_strangers(table, numbers)
-        except ObmmError as error:
-            self._failed(error)
+        except Exception as error:
+            self._failed(_said(error))
         self._blocked += time.perf_counter() - began
-        return Step(self, ids, found, began)
+        return Step(self, ids, found, turn, began)
 
     def _hear_streams(self) -> None:
         for gather in tuple(self._streams.values()):
@@ -339,38 +348,50 @@ class TableClient(Closing):
 class Step:
     """Gathers under way; made by `TableClient.submit`."""
 
-    __slots__ = ("_began", "_client", "_ids", "_lane", "ok")
+    __slots__ = ("_began", "_client", "_ids", "_lane", "_turn", "ok")
 
     def __init__(
-        self, client: TableClient, ids: Mapping[str, NDArray[Any]], lane: Stepping | None, began: float
+        self, client: TableClient, ids: Mapping[str, NDArray[Any]], lane: Stepping | None, turn: int, began: float
     ) -> None:
         self._client = client
         self._ids = ids
         self._lane = lane
+        self._turn = turn
         self._began = began
         self.ok = True
         """Whether all rows taken so far came; those of a table that did not are zeros."""
         client._counts["steps"] += 1
 
     def rows(self, table: str) -> NDArray[np.uint8]:
-        """Rows ``[*ids.shape, row_bytes]`` of one of the step's tables; waits until they are there.  Never raises."""
-        client, ids = self._client, self._ids[table]
+        """Rows ``[*ids.shape, row_bytes]`` of one of the step's tables; waits until they are there.
+
+        Never raises for one of its tables.  Zeros, and an error for `check`, once the thread began another step of the
+        same tables and lane: it has the same buffers.
+        """
+        client = self._client
+        shape = np.shape(self._ids[table])
+        size = math.prod(shape)
         asked = time.perf_counter()
         fetched = None
         if self._lane is not None:
             try:
                 with self._lane.lock:
+                    if self._lane.turn != self._turn:
+                        raise _refused(
+                            f"rows of {table!r} were asked for after the next step began",
+                            "take rows first, or another lane",
+                        )
                     fetched = self._lane.take(table)
-            except ObmmError as error:
-                client._failed(error)
+            except Exception as error:
+                client._failed(_said(error))
         if fetched is None:
             spec = client._tables.get(table)
-            fetched = Fetched(np.zeros((ids.size, spec.row_bytes if spec else 0), np.uint8), False)
+            fetched = Fetched(np.zeros((size, spec.row_bytes if spec else 0), np.uint8), False)
         self.ok = self.ok and fetched.ok
         now = time.perf_counter()
         client._blocked += now - asked
-        client._account(table, ids.size, fetched.ok, now - self._began)
-        return fetched.rows.reshape(*ids.shape, fetched.rows.shape[-1])
+        client._account(table, size, fetched.ok, now - self._began)
+        return fetched.rows.reshape(*shape, fetched.rows.shape[-1])
 
 
 def _start(lane: Stepping, ids: Sequence[NDArray[Any]]) -> int | None:
@@ -379,6 +400,19 @@ def _start(lane: Stepping, ids: Sequence[NDArray[Any]]) -> int | None:
 
 def _fetch(lane: Stepping, ids: Sequence[NDArray[Any]]) -> int | None:
     return lane.fetch(ids)
+
+
+def _said(error: Exception) -> ObmmError:
+    """What a step met, for `check`: memory that ran out, an allocator's own exception, ids that are no array."""
+    if isinstance(error, ObmmError):
+        return error
+    number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+    what = f"{type(error).__name__}: {error}"
+    return ObmmError(
+        errno.ENOMEM if isinstance(error, MemoryError) else number,
+        f"GATHER: a step gave zeros: {what} [docs/engram-tables.md]; fix: see that; smaller steps need less memory",
+        operation="GATHER",
+    )
 
 
 def _refused(problem: str, fix: str) -> ObmmArgumentError:

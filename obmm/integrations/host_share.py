@@ -141,6 +141,7 @@ class FollowingLane:
         failed: Callable[[ObmmError], None],
     ) -> None:
         self.lock = threading.Lock()
+        self.turn = 0
         self.tables = tuple(tables)
         self.capacity = capacity
         self._follower = StagingFollower(descriptor)

@@ -47,6 +47,8 @@ class Stepping(Protocol):
 
     lock: threading.Lock
     capacity: int
+    turn: int
+    """Counts steps, for who begins them: another number, another step's rows."""
 
     def start(self, ids: Sequence[NDArray[Any]]) -> int | None: ...
     def fetch(self, ids: Sequence[NDArray[Any]]) -> int | None: ...
@@ -95,6 +97,7 @@ class Lane:
         failed: Callable[[ObmmError], None],
     ) -> None:
         self.lock = threading.Lock()
+        self.turn = 0
         self.capacity = capacity
         self.tables = tuple(tables)
         self._place = {table: place for place, table in enumerate(self.tables)}

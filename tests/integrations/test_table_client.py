@@ -150,11 +150,64 @@ def test_an_id_outside_its_table_is_zeros_and_a_sentence(client: TableClient, wr
     client.check()
 
 
-@pytest.mark.parametrize("ids", [[1, 2], np.array([1.5]), np.array(["a"]), None, np.array([1], np.uint8)])
-def test_ids_of_another_kind_do_not_raise_in_a_forward(client: TableClient, ids: Any) -> None:
-    with pytest.raises((ObmmArgumentError, AttributeError)):
-        client.gather("layer1", ids)
+@pytest.mark.parametrize(
+    "ids", [[1, 2], (1,), np.array([1.5]), np.array(["a"]), None, np.array([1], np.uint8)], ids=str
+)
+def test_ids_of_another_kind_are_zeros_in_a_forward_and_a_sentence_after_it(client: TableClient, ids: Any) -> None:
+    rows = client.gather("layer1", ids)
+    assert rows.shape == (*np.shape(ids), ROW_BYTES)
+    assert not rows.any()
+    with pytest.raises(ObmmArgumentError, match="int32 or int64"):
         client.check()
+
+
+@pytest.mark.parametrize(
+    "failure", [RuntimeError("pinned memory"), MemoryError("pinned memory"), OSError(12, "pinned memory")]
+)
+def test_buffers_that_cannot_be_made_are_zeros_in_a_forward_and_a_sentence_after_it(
+    fabric: emulator.Fabric, steady: Owner, failure: Exception
+) -> None:
+    def refuse(nbytes: int) -> Any:
+        raise failure
+
+    with connected(fabric, steady, allocate=refuse) as client:
+        assert not client.gather("layer1", random_ids(0, 5)).any()
+        with pytest.raises(ObmmError, match=r"gave zeros: .*pinned memory"):
+            client.check()
+
+
+def test_a_step_whose_buffers_are_another_steps_by_now_gives_zeros(client: TableClient) -> None:
+    first, second = random_ids(1, 20), random_ids(2, 20)
+    step = client.submit({"layer1": first})
+    rows = client.gather("layer1", second)
+    assert not step.rows("layer1").any()
+    assert not step.ok
+    assert np.array_equal(rows, content("layer1", second, 1))
+    with pytest.raises(ObmmArgumentError, match="after the next step began"):
+        client.check()
+
+
+@pytest.mark.parametrize("source", [None, 5, b"host:1/toy", Path("host:1/toy")], ids=str)
+def test_a_source_of_another_type_is_refused(source: Any) -> None:
+    with pytest.raises(ObmmArgumentError, match="source="):
+        TableClient(source)
+
+
+def test_deadlines_as_a_number_are_refused_before_anything_is_attached() -> None:
+    with pytest.raises(ObmmArgumentError, match="deadlines=5"):
+        TableClient("127.0.0.1:1/toy", plain=True, deadlines=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [-1, 1.5, "x", 1 << 50])
+def test_a_number_of_rows_that_is_none_is_refused(client: TableClient, rows: Any) -> None:
+    with pytest.raises(ObmmArgumentError, match="rows="):
+        client.reserve(["layer1"], rows)
+
+
+@pytest.mark.parametrize("ids", [None, [1], 5])
+def test_what_is_no_tensor_is_not_put_into_a_stream(client: TableClient, ids: Any) -> None:
+    with pytest.raises(ObmmArgumentError, match="ids="):
+        client.enqueue("layer1", ids, accelerator=Accelerator.fake())
 
 
 def test_an_unknown_table_is_told_at_the_next_step(client: TableClient) -> None:
