@@ -54,7 +54,9 @@ def blocks() -> None:
 @click.option("--host", help="address to bind to (default: all; loopback with --plain)")
 @click.option("--port", default=DEFAULT_PORT, show_default=True, help="0 picks a free one")
 @click.option("--numa", default=0, show_default=True, help="NUMA node of the memory")
-@click.option("--journal", type=click.Path(), help="lease journal (default: ~/.local/state/obmm/leases-HOST-PORT.journal)")
+@click.option(
+    "--journal", type=click.Path(), help="lease journal (default: ~/.local/state/obmm/leases-HOST-PORT.journal)"
+)
 @click.option(
     "--grace", type=SECONDS, default=10.0, show_default=True, help="seconds that users have to let go at the end"
 )
