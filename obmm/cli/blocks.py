@@ -26,7 +26,7 @@ from obmm.children import python_module
 from obmm.cli.blocks_status import show_store
 from obmm.cli.elsewhere import other_node, printed, reachable
 from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection
-from obmm.cli.observing import observed
+from obmm.cli.observing import check_metrics, observed
 from obmm.cli.serving import allow_many_clients, until_interrupted, until_ready_no_reload
 from obmm.closing import ending
 from obmm.errors import ObmmError
@@ -90,6 +90,7 @@ def serve(
     until_ready_no_reload()
     try:
         how = protection(key, tls, plain)
+        check_metrics(metrics)
         layout = SlotLayout.for_bytes(parse_size(block_bytes), parse_size(size), cache=cache)
         shares = {tenant: share // layout.stride for tenant, share in map(_limit, limits)}
         allow_many_clients()

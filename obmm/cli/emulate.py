@@ -28,6 +28,7 @@ FOLLOW_SECONDS = 10.0
 _as_json = click.option("--json", "as_json", is_flag=True, help="for programs")
 _fabric = click.option(
     "--fabric",
+    "--name",
     "socket",
     metavar="NAME|SOCKET",
     help="which fabric: a name given to `up`, or a socket (default: OBMM_DEVICE, else the one of `obmm emulate up`)",
@@ -115,7 +116,8 @@ def up(
             f"MODELLED: guarded calls and gathers on imports take as long as {profile} is calculated to; see docs/fabric.md"
         )
     if name == DEFAULT:
-        click.echo(f'use it: obmm.open("emulator#{ready["nodes"][0]}"), or OBMM_DEVICE=emulator#{ready["nodes"][0]}')
+        devices = " or ".join(f"OBMM_DEVICE=emulator#{node}" for node in ready["nodes"][:2])
+        click.echo(f'use it: obmm.open("emulator#{ready["nodes"][0]}"), or {devices}')
     else:
         click.echo(f"use it: OBMM_DEVICE=emulator:{directory.socket}#{ready['nodes'][0]}")
 

@@ -42,7 +42,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option(
-        "--key", type=click.Path(), multiple=True, help="the cluster's key file (default: ~/.config/obmm/cluster.key)"
+        "--key",
+        type=click.Path(),
+        multiple=True,
+        help="the cluster's key file (repeatable where it serves; default: ~/.config/obmm/cluster.key)",
     ),
     click.option("--tls", nargs=3, type=click.Path(), metavar="CERT KEY CA", help="TLS 1.3 with these PEM files"),
     click.option("--plain", is_flag=True, help="no protection; loopback only"),

@@ -35,13 +35,20 @@ def observed(server: Server, metrics: str | None, collectors: Callable[[], Seque
         yield
 
 
+def check_metrics(metrics: str | None) -> None:
+    """What --metrics needs is here: to be asked before any work."""
+    if metrics is not None:
+        split_address(metrics)
+        if importlib.util.find_spec("prometheus_client") is None:
+            raise click.ClickException("--metrics needs the extra `metrics`: pip install prometheus-client")
+
+
 @contextmanager
 def watched(what: Watched, metrics: str | None, collectors: Callable[[], Sequence[Any]]) -> Iterator[None]:
     """While the block runs /metrics and /healthz answer on ``metrics``, if that was asked for."""
+    check_metrics(metrics)
     if metrics is None:
         yield
         return
-    if importlib.util.find_spec("prometheus_client") is None:
-        raise click.ClickException("--metrics needs the extra `metrics`: pip install prometheus-client")
     with Observatory(what, *split_address(metrics), collectors()):
         yield

@@ -19,7 +19,7 @@ from obmm.cli.command import Command
 from obmm.cli.elsewhere import other_node, printed, reachable
 from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection, revoked_option
 from obmm.cli.logs import audit_to
-from obmm.cli.observing import observed
+from obmm.cli.observing import check_metrics, observed
 from obmm.cli.output import bars
 from obmm.cli.serve_status import show_status
 from obmm.cli.serving import allow_many_clients, close_or_tell, until_interrupted, until_ready_no_reload
@@ -98,6 +98,7 @@ def serve(
     until_ready_no_reload()
     # Everything that can be wrong is found before any work: names, keys, files, the port, the journal.
     how = protection(key, tls, plain, revoked, access=access)
+    check_metrics(metrics)
     arrays = _chosen(tables, tensors, name)
     audit_to(audit)
     allow_many_clients()

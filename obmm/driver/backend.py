@@ -49,7 +49,10 @@ def fabric_hint() -> str:
     node = first_node_up()
     if node is None:
         return ""
-    return f"; an emulated fabric is up here: OBMM_DEVICE=emulator#{node} uses its node {node} (`obmm emulate status` lists all)"
+    return (
+        f"; an emulated fabric is up here: OBMM_DEVICE=emulator#{node} is its node {node}, and another node is another machine "
+        "(`obmm emulate status` lists them)"
+    )
 
 
 def first_node_up() -> str | None:

@@ -52,7 +52,10 @@ class FabricDirectory:
             )
         with self._exclusive():
             if not self._take():
-                raise FileExistsError(errno.EEXIST, f"the fabric {self.name!r} already runs on {self.socket}")
+                raise FileExistsError(
+                    errno.EEXIST,
+                    f"the fabric {self.name!r} already runs on {self.socket}; `obmm emulate down --name {self.name}` ends it",
+                )
             self._delete_contents()
             trees = _memory_folder(self.path)
             if trees is None:

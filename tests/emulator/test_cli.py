@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,7 +70,17 @@ def test_status_of_a_server_that_was_started_by_an_older_obmm(
 def test_a_second_up_is_refused(runtime: Path) -> None:
     result = invoke("up")
     assert result.exit_code == 1
-    assert "already runs" in result.output
+    assert re.search(r"already runs on .*; `obmm emulate down --name \w+` ends it", result.output)
+
+
+@pytest.mark.parametrize("option", ["--name", "--fabric"])
+def test_every_command_takes_the_name_that_up_took(option: str) -> None:
+    taking = [
+        one for name, one in emulate.commands.items() if name != "up" and any(p.name == "socket" for p in one.params)
+    ]
+    assert len(taking) >= 5
+    for command in taking:
+        assert any(option in parameter.opts for parameter in command.params), command.name
 
 
 def test_open_emulator_is_the_fabric_of_up(runtime: Path) -> None:
