@@ -93,6 +93,15 @@ def plain_copy(targets: list[Any], sources: list[Any], pool: ThreadPoolExecutor 
     list(pool.map(lambda i: plain_copy(targets[i::shares], sources[i::shares], None), range(shares)))
 
 
+def touch_slots(store: BlockStore, pieces: Pieces, times: int) -> None:
+    """Store once in every slot, and forget it: untouched memory costs a page fault each, which an owner's has behind it."""
+    keys = [[b"touch %d %d" % (number, i) for i in range(pieces.count)] for number in range(times)]
+    for some in keys:
+        assert store.put(some, pieces).all()
+    for some in keys:
+        store.delete(some)
+
+
 class Transfers:
     """Load and store of one size, and plain copies between the same kinds of memory."""
 
@@ -124,14 +133,6 @@ class Transfers:
             "out 1": lambda: plain_copy(self.out, self.slots, None),
             "out all": lambda: plain_copy(self.out, self.slots, self.pool),
         }
-
-    def touch_slots(self, times: int) -> None:
-        """Store once in every slot, and forget it: untouched memory costs a page fault each."""
-        for number in range(times):
-            keys = [b"touch %d %d" % (number, i) for i in range(self.count)]
-            self.store.put(keys, self.from_pool)
-        for number in range(times):
-            self.store.delete([b"touch %d %d" % (number, i) for i in range(self.count)])
 
     def round(self, number: int) -> None:
         self.keys = [b"%d %d" % (number, i) for i in range(self.count)]
@@ -170,7 +171,7 @@ def transfers(place: Place, rounds: int) -> list[dict[str, Any]]:
         place.start(size, 32 * count)
         with ExitStack() as stack:
             both = Transfers(place, stack, count, size)
-            both.touch_slots(32)
+            touch_slots(both.store, both.from_pool, 32)
             stack.callback(both.close)
             for number in range(rounds + 2):
                 both.round(number)
@@ -273,7 +274,11 @@ def recovery(place: Place, times: int = 5) -> dict[str, Any]:
 
 def lmcache(place: Place, python: str, rounds: int) -> list[dict[str, Any]]:
     """LMCache's benchmark over three of its adapters, in turns."""
-    place.start(256 << 10, 1024)
+    count, size = 64, 256 << 10
+    place.start(size, 16 * count)
+    with ExitStack() as stack:
+        data = np.zeros((count, size), np.uint8)
+        touch_slots(place.user(stack), Pieces.of_slots(data.ctypes.data, size, np.arange(count), size), 16)
     shm = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="obmm-bench-"))
     arms: dict[str, dict[str, Any]] = {
         "obmm": {

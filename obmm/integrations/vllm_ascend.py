@@ -11,14 +11,16 @@ between the two; the default ones use torch and torch_npu where these are.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from obmm.blocks import Namespace, Pieces
-from obmm.errors import ObmmError
 from obmm.integrations.block_door import BlockDoor, logger_of
+
+RETRY_S = 2.0  # an attempt can take as long as a connection's time-out
 
 Copy = Callable[[int, int, int], None]
 """Copies `size` bytes from a device address to a host address, or back: ``copy(host, device, size)``."""
@@ -47,6 +49,7 @@ class ObmmBackend:
         self._options = options
         self._stage, self._unstage = stage, unstage
         self._door: BlockDoor | None = None
+        self._not_before = 0.0
         self._registered: list[tuple[int, int]] = []
         if not lazy_init:
             self._open()
@@ -94,11 +97,14 @@ class ObmmBackend:
             door.close()
 
     def _usable(self) -> BlockDoor | None:
-        """The door, opened now if it was not; None, and a line in the log, where that fails."""
+        """The door, opened now if it was not; None, and a line in the log, where that fails: it is tried again after a while."""
+        if self._door is None and time.monotonic() < self._not_before:
+            return None
         try:
             return self._open()
-        except ObmmError as error:
+        except Exception as error:  # settings that cannot be, too: these calls are the engine's
             logger_of("vllm-ascend").error("obmm: %s", error)
+            self._not_before = time.monotonic() + RETRY_S
             return None
 
     def _open(self) -> BlockDoor:

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from obmm.blocks import BlockStoreError
+from obmm.integrations import vllm_ascend
 from obmm.integrations.vllm_ascend import ObmmBackend
 from tests.blocks.rig import BLOCK, Rig
 
@@ -80,4 +82,36 @@ def test_without_an_owner_a_lazy_back_end_has_nothing_and_raises_nothing(rig: Ca
     late = ObmmBackend(CONFIG, model="m", stage=stage, unstage=unstage, lazy_init=True, **options)
     assert late.exists(["a"]) == [0]
     assert late.put(["a"], [[4096]], [[8]]) == late.get(["a"], [[4096]], [[8]]) == [-1]
+    late.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"source": None}, {"source": "h:1/kv", "tls": 3}, {"source": "h:1/kv", "x": 1}]
+)
+def test_settings_that_cannot_be_are_misses_of_a_lazy_back_end(options: dict) -> None:
+    late = ObmmBackend(CONFIG, model="m", stage=stage, unstage=unstage, lazy_init=True, **options)
+    assert late.exists(["a"]) == [0]
+    assert late.put(["a"], [[4096]], [[8]]) == late.get(["a"], [[4096]], [[8]]) == [-1]
+    late.close()
+
+
+def test_an_owner_that_is_away_is_looked_for_now_and_then(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, tried = rig(), []
+
+    def away(*arguments: object, **options: object) -> None:
+        tried.append(arguments)
+        raise BlockStoreError.because(111, "no owner", "start one")
+
+    options = {"source": f"127.0.0.1:{made.port}/kv", "key": str(made.key), "device": str(made.b.backend)}
+    late = ObmmBackend(CONFIG, model="m", stage=stage, unstage=unstage, lazy_init=True, **options)
+    with monkeypatch.context() as patched:
+        patched.setattr(vllm_ascend, "BlockDoor", away)
+        patched.setattr(vllm_ascend, "RETRY_S", 600.0)
+        assert [late.exists(["a"]) for _ in range(50)] == [[0]] * 50
+    assert len(tried) == 1
+    late._not_before = 0.0
+    memory = np.zeros(64, np.uint8)
+    assert late.put(["a"], [[memory.ctypes.data]], [[64]]) == [0]
     late.close()
