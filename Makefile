@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 # the native module is built in place, by the rule for .built: pip only registers the package
 PIP_INSTALL := OBMM_BUILD_NATIVE=0 PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install -q --disable-pip-version-check
 
+# modules are compiled once, and not by each process that runs them (images of containers set it)
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,27 +55,29 @@ demo: setup ## the main job on two emulated nodes, every byte verified
 smoke: setup ## the loopback smoke test (OBMM_DEVICE chooses the device; default: an emulated fabric of its own)
 	@$(BIN)/python native/tools/with_fabric.py $(BIN)/obmm smoke $(SMOKE_ARGS)
 
-# tests run in as many processes as there are cores; those that measure or need the machine run alone, afterwards
+# tests run in two processes more than there are cores, because many wait for processes, clocks and disks; those that
+# measure or need the machine run alone, afterwards
 PYTEST := $(BIN)/python -m pytest
-CORES := $(shell nproc)
+WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
+ALONE := $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 .PHONY: test
 test: dev ## every test against the emulator
 	@echo "== tests"
-	@$(PYTEST) -n $(CORES) -m "not alone"
-	@$(PYTEST) -m alone
+	@$(PYTEST) -n $(WORKERS) -m "not alone"
+	@$(PYTEST) -m alone $(ALONE)
 
 # the seed that is printed repeats an order: make shuffle SEED=...
 .PHONY: shuffle
 shuffle: dev ## every test in random order (SEED repeats one; TESTS narrows it)
 	@echo "== tests in random order"
-	@$(PYTEST) -p randomly $(if $(SEED),--randomly-seed=$(SEED)) -n $(CORES) -m "not alone" $(TESTS) || test $$? = 5 # 5: TESTS has none of them
+	@$(PYTEST) -p randomly $(if $(SEED),--randomly-seed=$(SEED)) -n $(WORKERS) -m "not alone" $(TESTS) || test $$? = 5 # 5: TESTS has none of them
 	@$(PYTEST) -p randomly $(if $(SEED),--randomly-seed=$(SEED)) -m alone $(TESTS) || test $$? = 5
 
 .PHONY: quick
 quick: dev ## the tests of the core rooms: below two minutes
 	@echo "== quick tests"
-	@$(PYTEST) -q -n $(CORES) -m "not alone and not slow" tests/test_house.py tests/test_docs.py tests/words tests/driver tests/windows \
+	@$(PYTEST) -q -n $(WORKERS) -m "not alone and not slow" tests/test_house.py tests/test_docs.py tests/words tests/driver tests/windows \
 		tests/region tests/mapping tests/rows tests/host tests/cli
 
 .PHONY: engines

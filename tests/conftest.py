@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,10 @@ from . import ports, seeds, units
 # The background job of a shell has SIGINT ignored, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Images of containers forbid bytecode files: then each of the thousand processes of a run compiles what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # `make fuzz` looks at others: OBMM_SEED=random
 settings.register_profile(
