@@ -57,7 +57,7 @@ class Namespace:
         return self.hashes([key])
 
     def hashes(self, keys: Iterable[Key]) -> bytes:
-        """16 bytes for each key, one behind the other: keyed BLAKE2b.  Errors as for `hash`."""
+        """16 bytes for each of `keys`, one behind the other: keyed BLAKE2b.  Errors as for `hash`."""
         plain = [key.encode() if isinstance(key, str) else key for key in check_keys(keys)]
         lengths, data = np.fromiter(map(len, plain), np.uint32, len(plain)), b"".join(plain)
         if int(lengths.sum(dtype=np.uint64)) != len(data):

@@ -157,7 +157,10 @@ class AsyncPeer(Owner):
             raise not_there(refusal, name, there) from None
 
     async def renew(self, lease: Lease, *, timeout: float = CALL_S) -> float:
-        """Renew now (it happens by itself at a third of the term); the seconds that the lease now has."""
+        """Renew now (it happens by itself at a third of the term); the seconds that the lease now has.
+
+        ObmmArgumentError for what is no lease.
+        """
         timeout = patience("CALL", "timeout", timeout)
         _check_lease(lease)
         asked = Renew(lease._id, lease.handle.generation)
@@ -166,7 +169,7 @@ class AsyncPeer(Owner):
     async def release(self, lease: Lease, *, timeout: float = 5.0) -> bool:
         """Tell the owner that nothing here uses the region any more; False when it could not be told in time.
 
-        MappingBusyError while a region imported with this lease is open.
+        MappingBusyError while a region imported with this lease is open, ObmmArgumentError for what is no lease.
         """
         timeout = patience("CALL", "timeout", timeout)
         _check_lease(lease)

@@ -80,7 +80,7 @@ class Key:
         """The key in the file at ``path``; ``who`` is whose it is, for a server that tells its clients apart.
 
         The file holds at least 64 hexadecimal digits and nothing else but white space.  It must be a regular file,
-        owned by this user or root, and closed to group and others.  Raises ObmmArgumentError with the fix.
+        owned by this user or root, and closed to group and others.  Raises ObmmArgumentError (a ValueError) with the fix.
         """
         try:
             name = os.fspath(path)
@@ -113,7 +113,7 @@ class Key:
     @classmethod
     def generate(cls, path: str | os.PathLike[str]) -> Key:
         """Write a new random key to a new file of mode 0600 at `path`, and load it; ObmmArgumentError for an existing
-        file.
+        file, OSError where it cannot be written.
         """
         try:
             file = Descriptor.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

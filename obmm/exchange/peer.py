@@ -189,6 +189,7 @@ class Peer(Closing):
         """Fetch, acquire a window, import, map, check the header; whatever fails, everything before it is undone.
 
         ``device`` is the local device (default ``obmm.open()``, closed with the peer), ``options`` go to `Device.import_region`.
+        ObmmArgumentError for what is no device.
         """
         if device is not None and not hasattr(device, "import_region"):
             raise wrong_type("IMPORT", "device", device, "a device of obmm.open()")

@@ -304,7 +304,7 @@ class Calls(Owner):
     def lease_malloc_with_location(
         self, size: int, location: Location, *, flags: int = Flag.CACHE, wait: float = 0.0
     ) -> int:
-        """As `lease_malloc`, from the lender at `location`."""
+        """As `lease_malloc`, from the lender at `location`; ObmmArgumentError for what is no `Location`."""
         function = self._optional("ubsmem_lease_malloc_with_location")
         arguments.check_lease("lease_malloc_with_location", size, flags)
         if not isinstance(location, Location):

@@ -81,7 +81,7 @@ class SharedObject(Closing):
 
         With `provider`, a host's name, the memory is exactly that host's and every node may attach; else any host's
         of `region`, and only its nodes may.  `mode` are permission bits, without exception for root.  `wait`:
-        seconds to go on trying while the name is busy.
+        seconds to go on trying while the name is busy.  ObmmArgumentError for what cannot be asked for.
         """
         if not isinstance(provider, Provider | str | None):
             raise wrong_type("SDK", "provider", provider, "a Provider, or a host's name")
@@ -282,6 +282,7 @@ class SharedObject(Closing):
         Maps the object through the SDK with no right first, if it is not: that pins it on this node.  `device` is this
         node's (default: `obmm.open()`); it must be the kernel that the SDK works on.  `cache` as `Mapping.cache`, found
         out by default.  Close it before `unmap`, which otherwise does.
+        ObmmArgumentError for what is no device.
         """
         self._check_open()
         if not isinstance(device, Device | None):

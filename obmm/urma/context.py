@@ -51,7 +51,8 @@ class Context(Owned):
 
     `device`: a name; else OBMM_URMA_DEVICE, else the only one there is.  `library`: as `load` returned it; default:
     the one that `load` finds.  Closing it closes everything made from it, in order.  `access`: "r" or "rw" for peers, "local"
-    for this side's own requests only.  UrmaArgumentError for what cannot be.  `obmm.urma` has an example of each call.
+    for this side's own requests only.  UrmaArgumentError for what cannot be, ObmmArgumentError for a wrong type.
+    `obmm.urma` has an example of each call.
     """
 
     def __init__(

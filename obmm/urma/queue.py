@@ -165,14 +165,17 @@ class Queue(Owned):
         `list_max` requests, of which one each is signalled.  `timeout`: seconds for all of it.
 
         UrmaArgumentError names the first bad piece, and nothing was posted.  UrmaRefused, UrmaError: piece `index` failed.
-        UrmaTimeout: no answer.  After these `out` holds unspecified bytes, and the queue is dead (7.5).
+        UrmaTimeout: no answer.  ObmmArgumentError: a wrong type.  After these `out` holds unspecified bytes, and the queue is dead (7.5).
         """
         return self._transfer("read_many", READ, target, offsets, lengths, out, timeout)
 
     def write_many(
         self, target: TargetSegment, offsets: ArrayLike, lengths: ArrayLike, data: Any, timeout: float = 1.0
     ) -> int:
-        """The pieces that lie packed in `data` to their places in `target` -> bytes written; see `read_many`."""
+        """The pieces that lie packed in `data` to their places in `target` -> bytes written; see `read_many`.
+
+        ObmmArgumentError: a wrong type.
+        """
         return self._transfer("write_many", WRITE, target, offsets, lengths, data, timeout)
 
     def as_target(self) -> dict[str, Any]:

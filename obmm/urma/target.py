@@ -94,7 +94,7 @@ class TargetSegment(Owned):
 
     def batch(self, segment: Segment, address: int, nbytes: int) -> Any:
         """Between rooms: ``struct obmm_urma_batch *`` between this segment and local bytes; pieces and deadline are the
-        caller's.
+        caller's.  ClosedError where either segment is closed.
         """
         peer, remote, local = self._jetty, self._segment, segment.pointer
         if peer is None or remote is None:
