@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import sys
-from contextlib import ExitStack
+from collections.abc import Collection
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,14 @@ import obmm
 from obmm.cli.command import Command
 from obmm.cli.elsewhere import other_node, printed, reachable
 from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection, revoked_option
-from obmm.cli.logs import audit_to
+from obmm.cli.logs import audit_to, tell
 from obmm.cli.observing import check_metrics, observed
 from obmm.cli.output import bars
 from obmm.cli.serve_status import show_status
 from obmm.cli.serving import allow_many_clients, close_or_tell, until_interrupted, until_ready_no_reload
-from obmm.exchange import DEFAULT_PORT, Server
+from obmm.cli.text import shown
+from obmm.errors import ObmmError
+from obmm.exchange import DEFAULT_PORT, Access, Server
 from obmm.exchange.array_manifest import ArrayManifest
 from obmm.exchange.call_messages import REGION_NAME
 from obmm.files import ArraySource, export_for, fill, open_arrays
@@ -113,6 +117,7 @@ def serve(
                 manifests = _fill(exported, arrays)
                 for label, region in exported.items():
                     server.publish(label, region, manifests[label].to_json())
+                _tell_of_idle_rules(access, exported)
                 announce = partial(_announce, server, local, manifests, how, as_json)
                 forced = until_interrupted(server, how, grace, announce)
         finally:
@@ -120,6 +125,16 @@ def serve(
                 regions.callback(region.close, force=forced)
             if not server.closed:  # cut short: who has a lease already is asked to let go
                 close_or_tell(server, grace)
+
+
+def _tell_of_idle_rules(access: str | None, names: Collection[str]) -> None:
+    """A rule for a region that is not served here may be a slip of the pen."""
+    if access is None:
+        return
+    with suppress(ObmmError):  # it was read when the server began; it may have changed since
+        for pattern in dict.fromkeys(each for rule in Access.load(access).rules or () for each in rule.regions):
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                tell(f"{access}: a rule is for {shown(pattern)}, and no region here is called so: {', '.join(names)}")
 
 
 def _chosen(paths: tuple[str, ...], tensors: tuple[str, ...], name: str | None) -> dict[str, ArraySource]:

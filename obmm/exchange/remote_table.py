@@ -133,7 +133,8 @@ class RemoteTable(Closing):
             return row
         if isinstance(key, tuple):
             raise _refused(
-                "one index, of the first axis, and not a tuple", "table[ids][:, column], or table[list(ids)]"
+                f"{len(key)} indices, and only rows are indexed",
+                "table[7][3] for a number, table[[7, 3]] for two rows, table[ids][:, column] for a column",
             )
         return self.gather(key)
 

@@ -182,7 +182,10 @@ def _table(source: Any) -> TableSource:
     if isinstance(source, np.ndarray):
         return _Local(source)
     if not all(hasattr(source, part) for part in ("dtype", "shape", "gather")):
-        raise _refused(f"a source of type {type(source).__name__}", "a RemoteTable (peer.open), an array or a tensor")
+        raise _refused(
+            f"a source of type {type(source).__name__}",
+            "Embedding.from_pretrained(table), a RemoteTable (peer.open), an array or a tensor",
+        )
     table: TableSource = source
     return table
 

@@ -92,9 +92,13 @@ def test_ids_of_any_shape_and_integer_type(world, kind):
     assert world.open(WORDS, "more")[[]].shape == (0, 4, 6)
 
 
-def test_a_tuple_is_not_taken_for_rows(world):
-    with pytest.raises(ObmmArgumentError, match="one index"):
-        world.open(WORDS)[1, 2]
+@pytest.mark.parametrize(
+    "key", [(7, 3), (7, slice(3)), (slice(3), 1), ([7, 3], 0), (...,), (), (np.arange(3), None)], ids=str
+)
+def test_a_tuple_is_not_taken_for_rows(world, key):
+    with pytest.raises(ObmmArgumentError, match=r"only rows are indexed .*fix: table\[7\]\[3\]") as caught:
+        world.open(WORDS)[key]
+    assert f"{len(key)} indices" in str(caught.value)
 
 
 def test_going_through_it_gives_every_row_once(world, monkeypatch):
