@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from obmm.arguments import whole
 from obmm.driver.abi import Cache
-from obmm.errors import ObmmError, StaleHandleError
+from obmm.errors import ObmmError, RemoteMemoryError, StaleHandleError
 from obmm.handle import Handle, HandleFlag
 from obmm.region.header import OtherVersion, RegionHeader
 from obmm.region.kept import Kept
@@ -124,7 +124,17 @@ class ImportedRegion(Region):
     def verify(self, read_page: Callable[[], bytes]) -> None:
         if not self.has_header:
             return
-        page = read_page()
+        try:
+            page = read_page()
+        except RemoteMemoryError as error:
+            raise RemoteMemoryError(
+                error.errno or errno.EFAULT,
+                f"{error.strerror}{self._other_fabric()}",
+                operation=error.operation,
+                offset=error.offset,
+                kind=error.kind,
+                peer=error.peer,
+            ) from error
         try:
             header = RegionHeader.unpack(page)
         except OtherVersion as error:  # a fresh handle would lead to the same header
@@ -142,7 +152,15 @@ class ImportedRegion(Region):
     def _stale(self, reason: str, problem: str) -> StaleHandleError:
         return StaleHandleError(
             errno.ESTALE,
-            f"stale handle for mem_id {self.source.mem_id} of {self.peer} ({reason}): {problem}; fetch a fresh handle",
+            f"stale handle for mem_id {self.source.mem_id} of {self.peer} ({reason}): {problem}; fetch a fresh handle"
+            f"{self._other_fabric()}",
             operation="IMPORT",
             reason=reason,
         )
+
+    def _other_fabric(self) -> str:
+        """What else may be wrong where fabrics are emulated: TCP reaches from one to another, memory does not."""
+        backend = self.device.backend
+        if not backend.is_emulator:
+            return ""
+        return f"; or the owner is a node of another emulated fabric than {backend.socket}: both must be of one"
