@@ -300,7 +300,7 @@ class TestEvents:
 class TestArguments:
     """What is no device at all."""
 
-    @pytest.mark.parametrize("device", ["cuda:0", 0, object()], ids=str)
+    @pytest.mark.parametrize("device", ["cuda:0", 0, object()], ids=["name", "number", "object"])
     def test_a_device_by_name_is_refused(self, store, device):
         with pytest.raises(ObmmArgumentError, match=r"device=.*NativeDevice\(Accelerator"):
             EngramPrefetcher(store, [PrefetchLayer(0, "t", 2)], TOKENS, device=device)
