@@ -27,7 +27,7 @@ from obmm.cli.blocks_status import show_store
 from obmm.cli.elsewhere import other_node, printed, reachable
 from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection
 from obmm.cli.observing import check_metrics, observed
-from obmm.cli.serving import allow_many_clients, until_interrupted, until_ready_no_reload
+from obmm.cli.serving import allow_many_clients, tell_of_the_dead, until_interrupted, until_ready_no_reload
 from obmm.closing import ending
 from obmm.errors import ObmmError
 from obmm.exchange import DEFAULT_PORT, Key, Server, connect
@@ -99,6 +99,7 @@ def serve(
             server = obmm.serve({}, host=host, port=port, journal=journal, **how)
             stack.callback(server.close, timeout=0, force=True)
             local = stack.enter_context(obmm.open(device))
+            tell_of_the_dead(local)
             owner = BlockOwner(local, layout, name=name, term=user_term, limits=shares, numa=numa)
             stack.callback(owner.close, force=True)
             owner.serve(server)

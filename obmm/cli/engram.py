@@ -20,7 +20,13 @@ from obmm.cli.elsewhere import printed, reachable
 from obmm.cli.exchange_options import SECONDS, exchange_options, log_to_stderr, protection
 from obmm.cli.observing import observed
 from obmm.cli.output import bars, console
-from obmm.cli.serving import allow_many_clients, close_or_tell, until_interrupted, until_ready_no_reload
+from obmm.cli.serving import (
+    allow_many_clients,
+    close_or_tell,
+    tell_of_the_dead,
+    until_interrupted,
+    until_ready_no_reload,
+)
 from obmm.engram import FAMILIES, Checkpoint, Family, Plan, compare, families_of, find_tables, plan, publish
 from obmm.errors import ObmmError
 from obmm.exchange import DEFAULT_PORT
@@ -91,6 +97,7 @@ def publish_command(
                     f"{label!r} is not a name for a region: 1..128 of A-Z a-z 0-9 . _ : / @ + -; use --name"
                 )
             with obmm.open(device) as local, ExitStack() as regions:
+                tell_of_the_dead(local)
                 forced = False
                 # bound first: a port that is taken is found before minutes of copying
                 server = obmm.serve({}, host=host, port=port, term_s=term, journal=journal, **how)

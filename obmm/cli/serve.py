@@ -24,7 +24,13 @@ from obmm.cli.logs import audit_to, tell
 from obmm.cli.observing import check_metrics, observed
 from obmm.cli.output import bars
 from obmm.cli.serve_status import show_status
-from obmm.cli.serving import allow_many_clients, close_or_tell, until_interrupted, until_ready_no_reload
+from obmm.cli.serving import (
+    allow_many_clients,
+    close_or_tell,
+    tell_of_the_dead,
+    until_interrupted,
+    until_ready_no_reload,
+)
 from obmm.cli.text import shown
 from obmm.errors import ObmmError
 from obmm.exchange import DEFAULT_PORT, Access, Server
@@ -107,6 +113,7 @@ def serve(
     audit_to(audit)
     allow_many_clients()
     with obmm.open(device) as local, ExitStack() as regions:
+        tell_of_the_dead(local)
         exported: dict[str, ExportedRegion] = {}
         forced = False
         server = obmm.serve({}, host=host, port=port, term_s=term, journal=journal, **how)

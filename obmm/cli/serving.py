@@ -20,6 +20,8 @@ from obmm.cli.text import shown
 from obmm.errors import ObmmError
 from obmm.exchange import LeasesOutstandingError, Server
 from obmm.exchange.leases import LeaseState
+from obmm.host.inventory import regions
+from obmm.region.device import Device
 
 log = BackgroundLogger("obmm.exchange.server")
 
@@ -140,6 +142,18 @@ def until_ready_no_reload() -> None:
     """For a service that starts: what SIGHUP would have read again is being read, so it changes nothing yet."""
     with suppress(ValueError):  # not the main thread's to say
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def tell_of_the_dead(device: Device) -> None:
+    """A server that was killed leaves its exports, and the next one takes memory of its own: who starts it should know."""
+    with suppress(OSError):  # what cannot be seen is not told
+        dead = [each for each in regions(str(device.root), dict) if each.kind == "export" and each.owner == "dead"]
+        if dead:
+            labels = ", ".join(sorted({shown(each.stamp.label) for each in dead if each.stamp}))
+            size = sum(each.size for each in dead) >> 20
+            tell(
+                f"dead processes left {len(dead)} export(s) of {size:,} MiB here ({labels}); `obmm gc` says what can go"
+            )
 
 
 def allow_many_clients() -> None:
