@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -39,10 +40,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Processes beside each other begin with the longest units; one alone keeps the order of the folders."""
-    if fleeting := [item.nodeid for item in items if " at 0x" in item.nodeid]:
-        raise pytest.UsageError(f"give it an id: each process has another name for {', '.join(fleeting)}")
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: units.place_of(item.nodeid))
+    elif fleeting := [item.nodeid for item in items if re.search(r"<.* at 0x[0-9a-f]+>", item.nodeid)]:
+        raise pytest.UsageError(f"give it an id: each process has another name for {', '.join(fleeting)}")
 
 
 @pytest.fixture(autouse=True, scope="module")
