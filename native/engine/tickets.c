@@ -49,7 +49,7 @@ int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *re
 		job->ticketed = true;
 		job->recheck = requests[i].count ? requests[i].recheck : NULL;
 		engine_open_job(engine, job, 0);
-		wanted += useful;
+		wanted += requests[i].count ? useful : 0;
 	}
 	pthread_mutex_unlock(&engine->mutex);
 	for (unsigned int i = 0; i < n; i++) {
@@ -57,7 +57,8 @@ int obmm_engine_submit(struct obmm_engine *engine, const struct obmm_request *re
 			engine_job_abandon(engine, &engine->jobs[tickets[i] % OBMM_TICKETS],
 					   (uint32_t)(tickets[i] / OBMM_TICKETS));
 	}
-	engine_team_call(engine, wanted);
+	if (wanted)
+		engine_team_call(engine, wanted);
 	return 0;
 }
 

@@ -53,6 +53,28 @@ TEST(a_guess_counts_from_the_end_of_a_gather)
 	end(engine);
 }
 
+TEST(a_submission_without_rows_wakes_nobody)
+{
+	struct obmm_engine *engine = start();
+	struct obmm_request requests[2] = { { .id_bytes = 8 }, { .id_bytes = 8 } };
+	static struct obmm_table table;
+	struct obmm_outcome outcomes[2];
+	uint64_t tickets[2];
+	unsigned int bad;
+	uint32_t word;
+
+	for (int i = 0; i < 2; i++) {
+		requests[i].table = &table;
+		requests[i].high = UINT64_MAX;
+	}
+	word = engine_team_word(engine);
+	CHECK(!obmm_engine_submit(engine, requests, 2, 3, outcomes, tickets, &bad));
+	for (int i = 0; i < 2; i++)
+		CHECK(!obmm_ticket_collect(engine, tickets[i], 0) && !outcomes[i].status);
+	CHECK(engine_team_word(engine) == word);
+	end(engine);
+}
+
 TEST(no_guess_outlasts_the_longest_gap)
 {
 	struct obmm_engine *engine = start();
