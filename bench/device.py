@@ -259,8 +259,7 @@ def dequantising() -> dict[str, Any]:
     """The Triton kernel against the readable way, and its time for 1,536 rows."""
     from obmm.nn import dequantise, dequantised
 
-    rows = torch.randint(0, 255, (1536, 264), dtype=torch.uint8, device="cuda")
-    rows[:, 256:] = torch.randint(100, 150, (1536, 8), device="cuda").to(torch.uint8)
+    rows = torch.randint(0, 256, (1536, 264), dtype=torch.uint8, device="cuda")  # every scale too
     ours, theirs = dequantise(rows), dequantised(rows)
     same = bool(torch.equal(torch.nan_to_num(ours.float()), torch.nan_to_num(theirs.float())))
     times = []

@@ -8,11 +8,13 @@ import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def kernel(values, scales, out, VALUES: tl.constexpr, SCALES: tl.constexpr, BIAS: tl.constexpr):  # type: ignore[no-untyped-def]
+def kernel(values, scales, out, VALUES: tl.constexpr, SCALES: tl.constexpr):  # type: ignore[no-untyped-def]
     """E4M3 values and power-of-two scales of one row -> bfloat16."""
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, VALUES)
     start = row * (VALUES + SCALES)
     value = tl.load(values + start + place).to(tl.float32)
-    scale = tl.load(scales + start + VALUES + place // (VALUES // SCALES)).to(tl.float32)
-    tl.store(out + row * VALUES + place, (value * tl.exp2(scale - BIAS)).to(tl.bfloat16))
+    scale = tl.load(scales + start + VALUES + place // (VALUES // SCALES)).to(tl.int32)
+    # a scale is the exponent of its float; a device's exp2 makes nothing of the least one, which has no exponent of its own
+    bits = tl.where(scale == 0, 0x00400000, scale << 23)
+    tl.store(out + row * VALUES + place, (value * bits.to(tl.float32, bitcast=True)).to(tl.bfloat16))

@@ -57,7 +57,7 @@ def dequantise(rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Ten
     if count:
         from obmm.nn.fp8_kernel import kernel
 
-        kernel[(count,)](rows.view(torch.float8_e4m3fn), rows, out, VALUES=VALUES, SCALES=SCALES, BIAS=_BIAS)
+        kernel[(count,)](rows.view(torch.float8_e4m3fn), rows, out, VALUES=VALUES, SCALES=SCALES)
     return out
 
 
