@@ -22,6 +22,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -447,6 +448,12 @@ def settled(before: dict[str, int]) -> dict[str, int]:
     return now
 
 
+def interrupt(_signum: int, frame: FrameType | None) -> None:
+    """As Python's own, but for the lines of this program that run what is interrupted."""
+    if frame is None or frame.f_code not in (quietly.__code__, live.__code__):
+        raise KeyboardInterrupt
+
+
 def quietly(call: Callable[[], object]) -> None:
     """Again after each interrupt, until it was through."""
     while True:
@@ -488,7 +495,7 @@ def live(seed: int, socket: str, folder: Path, seconds: float) -> None:
     pest = threading.Thread(target=pester, args=(random.Random(f"{seed}-pest"),), daemon=True)
     if interrupts:
         pest.start()
-    ready.set()
+    quietly(ready.set)
 
     def main_thread() -> None:
         """Entered again after each interrupt."""
@@ -500,8 +507,8 @@ def live(seed: int, socket: str, folder: Path, seconds: float) -> None:
                 life.broken.append("".join(traceback.format_exception(error)))
 
     quietly(main_thread)
-    over.set()
-    for thread in [*threads, *([pest] if interrupts else [])]:
+    quietly(over.set)
+    for thread in [*([pest] if interrupts else []), *threads]:
         quietly(lambda thread=thread: thread.join(60))
         if thread.is_alive():
             life.broken.append(f"{thread} hangs")
@@ -539,7 +546,7 @@ def _what() -> str:
 def main() -> None:
     seed, socket, folder, seconds = sys.argv[1:]
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupt)
     warnings.simplefilter("ignore")
     try:
         live(int(seed), socket, Path(folder), float(seconds))
