@@ -193,6 +193,67 @@ TEST(what_does_not_fit_is_refused_before_the_first_post)
 	end();
 }
 
+/* Another thread's write, at the worst time: after all was checked, before the second list is laid out. */
+static uint64_t moving[128];
+static uint32_t growing[128];
+static int moves, grows;
+
+static int post_then_change(urma_jetty_t *jetty, urma_jfs_wr_t *requests, urma_jfs_wr_t **bad)
+{
+	int rc = urma_post_jetty_send_wr(jetty, requests, bad);
+
+	if (moves)
+		moving[100] = UINT64_MAX - 8;
+	if (grows)
+		growing[100] = 65 * ROW;
+	return rc;
+}
+
+TEST(numbers_that_change_after_they_were_checked_reach_nothing_outside)
+{
+	int (*post_call)(urma_jetty_t *, urma_jfs_wr_t *, urma_jfs_wr_t **) = post_then_change;
+	int (*poll_call)(urma_jfc_t *, int, urma_cr_t *) = urma_poll_jfc;
+	struct urma_standin_counts before, after;
+	struct obmm_urma_outcome outcome;
+	struct obmm_urma_batch batch;
+	struct side side = { 0 };
+	uint64_t post, poll;
+
+	if (no_process_vm())
+		return;
+	begin();
+	attach(&side);
+	obmm_urma_path_free(side.path);
+	memcpy(&post, &post_call, sizeof(post));
+	memcpy(&poll, &poll_call, sizeof(poll));
+	REQUIRE(!obmm_urma_path_create(post, poll, side.jetty, side.jfc, 128, 64, &side.path));
+	for (uint64_t i = 0; i < 128; i++) {
+		moving[i] = i * ROW;
+		growing[i] = ROW;
+	}
+	batch = batch_of(&side, moving, 128, landing);
+	batch.local_bytes = 128 * ROW;
+	urma_standin_counters(&before);
+	moves = 1;
+	CHECK_EQ(obmm_urma_transfer(side.path, &batch, &outcome), -ERANGE);
+	CHECK_EQ(outcome.index, 100);
+	moves = 0;
+	moving[100] = 100 * ROW;
+	batch.lengths = growing;
+	grows = 1;
+	CHECK_EQ(obmm_urma_transfer(side.path, &batch, &outcome), -ENOSPC);
+	CHECK_EQ(outcome.index, 100);
+	grows = 0;
+	growing[100] = ROW;
+	urma_standin_counters(&after);
+	CHECK_EQ(after.posts, before.posts + 2); /* the first list of each */
+	CHECK(!obmm_urma_path_is_dead(side.path));
+	CHECK_EQ(obmm_urma_transfer(side.path, &batch, &outcome), 0);
+	CHECK(!memcmp(landing, table, 128 * ROW));
+	close_reader(&side);
+	end();
+}
+
 TEST(a_piece_that_fails_is_named_and_the_path_is_dead)
 {
 	uint64_t offsets[100] = { 0 };

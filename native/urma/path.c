@@ -231,7 +231,7 @@ int obmm_urma_transfer(struct obmm_urma_path *path, const struct obmm_urma_batch
 	started = obmm_now_ns();
 	pthread_mutex_lock(&path->lock);
 	rc = run(path, batch, started + (uint64_t)batch->timeout_ns, outcome);
-	if (rc)
+	if (rc && rc != -ERANGE && rc != -ENOSPC) /* those two: all that was posted has come back */
 		__atomic_store_n(&path->dead, 1, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&path->lock);
 	outcome->nanoseconds = obmm_now_ns() - started;
