@@ -45,6 +45,11 @@ def joined(thread: threading.Thread, timeout: float | None = None) -> bool:
     return not thread.is_alive()
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether `error` is the program's own interrupt: such come in the main thread only, and are nobody else's to keep."""
+    return isinstance(error, KeyboardInterrupt) and threading.get_ident() == threading.main_thread().ident
+
+
 class _Call(Generic[T]):
     """One call on a thread of its own, whatever interrupts the one that waits for it."""
 

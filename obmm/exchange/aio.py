@@ -16,17 +16,21 @@ import asyncio
 import contextlib
 import errno
 import os
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from obmm.arguments import patience, wrong_type
+from obmm.arguments import patience, whole, wrong_type
 from obmm.background import BackgroundLogger
 from obmm.closing import Owner
+from obmm.driver.descriptor import Descriptor
 from obmm.errors import ClosedError, MappingBusyError, ObmmError
 from obmm.exchange.asking import check_fetch, not_there
 from obmm.exchange.client import Client
+from obmm.exchange.driven import drive, end, sweep
 from obmm.exchange.errors import DeadlineError, Refusal, RequestRefusedError
 from obmm.exchange.events import EventQueue
 from obmm.exchange.held import BOOK, HeldLease
@@ -55,6 +59,7 @@ async def connect(
 
     `address`, `key`, `tls`, `plain`, `timeout` in seconds, `server_name` and `name` as there.
     """
+    sweep()
     timeout = patience("CALL", "timeout", timeout)
     target = target_of(address, key=key, tls=tls, plain=plain, server_name=server_name, name=name)
     peer = AsyncPeer(Client(target, EventQueue()))
@@ -96,13 +101,12 @@ class AsyncPeer(Owner):
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        client.is_driven = True
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._closed = self._stopped = False
         self._changes = asyncio.Event()
         client.holdings.over = BOOK.over
-        self._loop.add_reader(client.fileno(), self._turn)
+        drive(client, self, partial(self._turn), self._loop)
         self._loop.add_reader(client.events.fileno(), self._changes.set)
 
     @property
@@ -192,7 +196,8 @@ class AsyncPeer(Owner):
         """Release what is still leased, then disconnect.  Idempotent.
 
         MappingBusyError, and nothing changed, while a region imported with one of the leases is open; with ``force`` such
-        leases are left to the server.
+        leases are not renewed any more, and released when it is closed.  Cancelled or interrupted, it is closed too: a
+        thread tells the server then.
         """
         timeout = patience("CALL", "timeout", timeout)
         if self._closed:
@@ -200,11 +205,8 @@ class AsyncPeer(Owner):
         used = [user for lease in self.leases for user in lease.users]
         if used and not force:
             raise MappingBusyError(errno.EBUSY, f"{self!r} renews the lease of {', '.join(used)}: close that first")
-        for lease in self.leases:
-            if not lease.users:
-                self._run(lambda client, lease=lease: client.holdings.release(lease, timeout))  # type: ignore[misc]
         try:
-            await self._ask(lambda client: client.holdings.settled(timeout))
+            await self._ask(lambda client: client.holdings.give_back(timeout))
         finally:
             self._stop()
 
@@ -229,6 +231,7 @@ class AsyncPeer(Owner):
     def _turn(self) -> None:
         """Something came, or is due."""
         if self._closed:
+            self._stop()  # an interrupt came in the middle of it
             return
         try:
             self._client.turn(0.0)
@@ -240,9 +243,9 @@ class AsyncPeer(Owner):
                 self._schedule()
 
     def _schedule(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(self._client.timeout(), self._turn)
+        before, self._timer = self._timer, self._loop.call_later(self._client.timeout(), self._turn)
+        if before is not None:
+            before.cancel()
 
     def _run(self, call: Callable[[Client], Future[T]]) -> Future[T]:
         """Begin something in the client, and let it do what that needs."""
@@ -268,14 +271,22 @@ class AsyncPeer(Owner):
 
     def _release_soon(self, lease: Lease, timeout: float) -> bool:
         """For `Lease.release`, which cannot await, from any thread: delivered by the loop; True would be too early."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(
-                lambda: self._closed or self._run(lambda client: client.holdings.release(lease, timeout))
-            )
+
+        def release() -> None:
+            if self._closed:
+                end(self._client)
+            else:
+                self._run(lambda client: client.holdings.release(lease, timeout))
+
+        try:
+            self._loop.call_soon_threadsafe(release)
+        except RuntimeError:  # the loop is closed
+            end(self._client)
         return False
 
     def _stop(self) -> None:
-        if self._closed:
+        """Again after an interrupt in it."""
+        if self._stopped:
             return
         self._closed = True
         if self._timer is not None:
@@ -284,7 +295,8 @@ class AsyncPeer(Owner):
             self._loop.remove_reader(self._client.fileno())
             self._loop.remove_reader(self._client.events.fileno())
         self._changes.set()
-        self._client.shut()
+        self._stopped = True
+        end(self._client)
 
 
 def _check_lease(lease: object) -> None:
@@ -312,13 +324,21 @@ class _Releaser:
     """What a lease keeps of its peer."""
 
     def __init__(self, peer: AsyncPeer) -> None:
-        self._peer = peer
+        self._peer = weakref.ref(peer)  # the loop keeps it: when that has ended, nobody does
+        self._client = peer._client
 
     def release(self, lease: Lease, timeout: float) -> bool:
-        return self._peer._release_soon(lease, timeout)
+        peer = self._peer()
+        if peer is not None and not peer.closed:
+            return peer._release_soon(lease, timeout)
+        end(self._client)
+        return False
 
     def watch(self, lease: Lease, callback: Callable[[LeaseEvent], None]) -> None:
-        self._peer._client.holdings.dispatcher.add(lease, callback)
+        peer = self._peer()
+        if peer is None:
+            raise ClosedError.of(lease, "was fetched in an event loop that has ended")
+        peer._client.holdings.dispatcher.add(lease, callback)
 
     def imported(self, lease: Lease, device: str) -> None:
         BOOK.imported(lease._id, device)
@@ -353,11 +373,36 @@ async def done(ticket: Waitable) -> None:
         if not ready.done():
             ready.set_result(None)
 
-    loop.add_reader(ticket.fileno(), wake)
+    # a number of its own: others may wait for the same ticket, and it may be closed meanwhile
+    with contextlib.closing(Descriptor.dup(_number_of(ticket))) as own:
+        try:
+            loop.add_reader(own.fileno(), wake)
+        except OSError as error:
+            raise ObmmError(
+                error.errno or errno.EIO,
+                f"AWAIT: {ticket!r}: {error.strerror}: a file is always readable; fix: a ticket, or another eventfd, pipe "
+                "or socket",
+                operation="AWAIT",
+            ) from None
+        try:
+            await ready
+        finally:
+            loop.remove_reader(own.fileno())
+
+
+def _number_of(ticket: object) -> int:
+    """Its descriptor; ObmmArgumentError for what has none, ClosedError for what has none any more."""
+    ask = getattr(ticket, "fileno", None)
+    if not callable(ask):
+        raise wrong_type("AWAIT", "ticket", ticket, "something with a fileno(), as obmm.rows.aio.submit() returns")
     try:
-        await ready
-    finally:
-        loop.remove_reader(ticket.fileno())
+        number = ask()
+    except ValueError:  # so say files, selectors and others that are closed
+        number = -1
+    number = whole("AWAIT", "fileno()", number, low=-1, high=(1 << 31) - 1)
+    if number < 0:
+        raise ClosedError.of(ticket)
+    return number
 
 
 __all__ = ["AsyncPeer", "connect", "done"]

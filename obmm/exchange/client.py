@@ -139,13 +139,19 @@ class Client:
         self._number = self._number % 0xFFFFFFFF + 1
         request.number = self._number
         request.sent = time.monotonic()
-        self._in_flight[request.number] = request
-        if request.deadline == float("inf"):
-            self.timers.set(request, request.sent + ANSWER_S)
         try:
+            self._in_flight[request.number] = request
+            if request.deadline == float("inf"):
+                self.timers.set(request, request.sent + ANSWER_S)
             self._link.send(request.message, request.number)
         except BaseException as error:
             self._failed(_internal(self.target, error))
+            self._pass_on(error)
+
+    def again(self, request: Request) -> None:
+        """Send it unless it is sent or waits for that: an interrupt may have come before."""
+        if request not in self._waiting and self._in_flight.get(request.number) is not request:
+            self.submit(request)
 
     def stop(self) -> None:
         self._running = False
@@ -303,7 +309,7 @@ class Client:
         link, self._link, self._session = self._link, None, None
         in_flight, self._in_flight = self._in_flight, {}
         self._late.clear()
-        self._waiting = [*in_flight.values(), *self._waiting]
+        self._waiting = [each for each in (*in_flight.values(), *self._waiting) if not each.done.done()]
         self.timers.cancel("ping")
         if link is not None:
             with contextlib.suppress(KeyError, ValueError, OSError):
@@ -357,8 +363,8 @@ class Client:
             self._late.discard(number)
             return  # its deadline has passed
         if isinstance(message, ErrorMessage):
-            self._finish(request)
             fail(request.done, RequestRefusedError(message.code, f"{self.target}: {message.text}"))
+            self._finish(request)
             return
         if type(message) is not ANSWERS[type(request.message)]:
             raise ProtocolError(
@@ -367,10 +373,11 @@ class Client:
         asked = getattr(request.message, "lease", None)
         if asked is not None and getattr(message, "lease", None) != asked:
             raise ProtocolError(Refusal.UNEXPECTED, f"a {message.KIND.name} frame about another lease")
-        self._finish(request)
         succeed(request.done, message)
+        self._finish(request)
 
     def _finish(self, request: Request) -> None:
+        """It is answered.  An interrupt before this has it sent again, one before its answer would have nobody answer."""
         self.timers.cancel(request)
         self._in_flight.pop(request.number, None)
         if request in self._waiting:

@@ -29,7 +29,8 @@ from obmm.region.stamp import OwnerStamp
 log = BackgroundLogger("obmm.exchange.client")
 
 MOST_BYTES = 16 << 20
-_OURS = Background("obmm-held")
+LATER = Background("obmm-held")
+"""What is done about leases when there is time: notes are struck out, and what an interrupt left is given back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class NoteBook:
 
     def over(self, lease: bytes) -> None:
         """Released, or never granted: whenever there is time."""
-        _OURS.put(lambda: self._strike(lease))
+        LATER.put(lambda: self._strike(lease))
 
     def _strike(self, lease: bytes) -> None:
         with self._mutex:

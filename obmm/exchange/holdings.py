@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from obmm.background import BackgroundLogger
 from obmm.exchange.dispatcher import Dispatcher
-from obmm.exchange.errors import ProtocolError, Refusal, RequestRefusedError
+from obmm.exchange.errors import PeerUnreachableError, ProtocolError, Refusal, RequestRefusedError
 from obmm.exchange.events import EventQueue
 from obmm.exchange.lease import Lease, LeaseEvent, LeaseStatus, Releaser, parse_manifest
 from obmm.exchange.messages import Fetch, Grant, Message, Release, Renew, Renewed, Revoked
@@ -36,6 +36,7 @@ class Holdings:
         self._events = events
         self._where = where
         self.over: Callable[[bytes], None] = lambda lease: None  # told of every lease that the server knows is over
+        self._asked: set[bytes] = set()  # fetches under way
         self._leases: dict[bytes, Lease] = {}
         self._releasing: dict[bytes, Request] = {}
         self.dispatcher = Dispatcher(where)
@@ -49,14 +50,22 @@ class Holdings:
         """Releases that the server has not confirmed."""
         return len(self._releasing)
 
+    @property
+    def owes(self) -> bool:
+        """Whether the server counts, or may count, something as ours."""
+        return bool(self._asked or self._leases or self._releasing)
+
     def fetch(self, message: Fetch, timeout: float, releaser: Releaser) -> Future[Lease]:
         done: Future[Lease] = Future()
         started = time.monotonic()
+        self._asked.add(message.lease)
         answer = self._requester.request(message, timeout)
 
         def finish(answer: Future[Message]) -> None:
             error = answer.exception()
             try:
+                if error is None and message.lease in self._releasing:
+                    raise PeerUnreachableError(f"{self._where}: the peer was closed")
                 if error is not None:
                     if isinstance(error, RequestRefusedError):
                         self.over(message.lease)
@@ -74,6 +83,7 @@ class Holdings:
                 self._release(message.lease, timeout)
                 if not done.done():
                     done.set_exception(problem)
+            self._asked.discard(message.lease)
 
         answer.add_done_callback(finish)
         return done
@@ -91,19 +101,37 @@ class Holdings:
 
     def release(self, lease: Lease, timeout: float) -> Future[bool]:
         """True once the server has confirmed, False when it did not within ``timeout``; it is then told later."""
+        if lease._id not in self._leases and lease._id not in self._releasing:
+            done: Future[bool] = Future()
+            done.set_result(True)
+            return done
+        answer = self._release(lease._id, timeout)  # noted as owed before it is no lease any more
         if self._leases.pop(lease._id, None) is not None:
             lease._become(LeaseStatus.RELEASED)
             self._timers.cancel(("renew", lease._id))
             self._timers.cancel(("suspect", lease._id))
             self.dispatcher.forget(lease)
-        elif lease._id not in self._releasing:
-            done: Future[bool] = Future()
-            done.set_result(True)
-            return done
-        return self._release(lease._id, timeout)
+        return answer
+
+    def give_back(self, timeout: float) -> Future[bool]:
+        """Release what no region uses, then as `settled`."""
+        for lease in self.held:
+            if not lease.users:
+                self.release(lease, timeout)
+        return self.settled(timeout)
 
     def settled(self, timeout: float) -> Future[bool]:
-        """Done when every release is confirmed, or after ``timeout`` seconds."""
+        """Done when every release is confirmed, or after ``timeout`` seconds.
+
+        A fetch that is under way is not waited for: its release follows it.
+        """
+        for lease_id in tuple(self._asked):
+            self._release(lease_id, timeout)
+        for lease_id, request in tuple(self._releasing.items()):
+            if request.done.done():  # an interrupt came before the note of that
+                self._released(lease_id, request.done)
+            else:
+                self._requester.again(request)
         patience = Patience(Future())
         if not self._releasing:
             patience.done.set_result(True)
@@ -230,8 +258,9 @@ class Holdings:
         """Deliver a release, however long it takes; the future says whether that was within ``timeout``."""
         request = self._releasing.get(lease_id)
         if request is None:
-            request = self._releasing[lease_id] = Request(Release(lease_id), Future(), float("inf"))
+            request = Request(Release(lease_id), Future(), float("inf"))
             request.done.add_done_callback(lambda answer: self._released(lease_id, answer))
+            self._releasing[lease_id] = request
             self._requester.submit(request)
         patience = Patience(Future())
         self._timers.set(patience, time.monotonic() + timeout)

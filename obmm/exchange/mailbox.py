@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from obmm.driver.descriptor import Descriptor
 from obmm.errors import ClosedError
 from obmm.exchange.errors import DeadlineError
+from obmm.undisturbed import is_interrupt
 
 T = TypeVar("T")
 
@@ -71,7 +72,10 @@ class Mailbox:
                 failure = error
             calls, self._calls = self._calls, deque()
         for call, future in calls:
-            _answer(call, future)
+            try:
+                _answer(call, future)
+            except KeyboardInterrupt as interrupt:
+                failure = interrupt
         if failure is not None:
             raise failure
 
@@ -101,6 +105,8 @@ def _answer(call: Callable[[], Any], future: Future[Any]) -> None:
     except BaseException as error:
         if not future.done():
             future.set_exception(error)
+        if is_interrupt(error):
+            raise
 
 
 def _copy(outer: Future[Any], inner: Future[Any]) -> None:

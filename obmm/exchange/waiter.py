@@ -7,6 +7,7 @@ import selectors
 import time
 
 from obmm.background import BackgroundLogger
+from obmm.undisturbed import is_interrupt
 
 STUMBLES = 20  # failed waits in a row, after which there is no point in going on
 
@@ -24,6 +25,8 @@ class Waiter(selectors.DefaultSelector):
         try:
             ready = self.select(longest)
         except BaseException as error:
+            if is_interrupt(error):
+                raise
             self._stumbles += 1
             if self._stumbles >= STUMBLES:
                 raise

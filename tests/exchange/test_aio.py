@@ -8,12 +8,13 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import obmm
-from obmm import ClosedError, MappingBusyError, ObmmArgumentError
+from obmm import ClosedError, MappingBusyError, ObmmArgumentError, ObmmError
 from obmm.exchange import (
     AuthenticationError,
     DeadlineError,
@@ -24,6 +25,7 @@ from obmm.exchange import (
     Server,
     aio,
 )
+from obmm.exchange.messages import ANY_EID, Fetch
 from tests.exchange.conftest import FakeRegion, until
 from tests.exchange.proxy import Proxy
 
@@ -248,3 +250,89 @@ def test_a_peer_whose_selector_fails_for_good_tells_who_waits(
         assert peer.closed
 
     asyncio.run(main())
+
+
+class Bell:
+    """A ticket: readable once it was rung."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        return self.fd
+
+
+def test_two_may_await_one_ticket_that_is_closed_meanwhile() -> None:
+    async def main() -> None:
+        ticket = Bell()
+        waiting = [asyncio.create_task(aio.done(ticket)) for _ in range(2)]
+        await asyncio.sleep(0)
+        os.eventfd_write(ticket.fd, 1)
+        fd, ticket.fd = ticket.fd, -1
+        await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        os.close(fd)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (None, ObmmArgumentError),
+        ("3", ObmmArgumentError),
+        (2.0, ObmmArgumentError),
+        (1 << 40, ObmmArgumentError),
+        (-1, ClosedError),
+        ((1 << 31) - 1, ObmmError),
+    ],
+)
+def test_what_cannot_be_awaited_is_refused(answer: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        asyncio.run(aio.done(SimpleNamespace(fileno=lambda: answer)))  # type: ignore[arg-type]
+    with pytest.raises(ObmmArgumentError):
+        asyncio.run(aio.done(object()))  # type: ignore[arg-type]
+
+
+def test_a_file_is_refused_with_its_reason(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        with pytest.raises(ObmmError, match="always readable"):
+            asyncio.run(aio.done(file))
+    with pytest.raises(ClosedError):
+        asyncio.run(aio.done(file))
+
+
+def test_an_interrupt_gives_back_what_the_loop_held(start: Start, key: Path) -> None:
+    """The peer is never closed: its loop is."""
+    region = FakeRegion()
+    server = start({"table": region})
+
+    async def main() -> None:
+        peer = await aio.connect(f"127.0.0.1:{server.port}", key=key)
+        await peer.fetch("table")
+        peer._run(lambda client: client.holdings.fetch(_fetch("table"), 10.0, aio._Releaser(peer)))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    until(lambda: leases(server) == [])
+
+
+def test_a_close_that_is_cancelled_gives_back(start: Start, key: Path) -> None:
+    server = start({"table": FakeRegion()})
+
+    async def main() -> None:
+        peer = await aio.connect(f"127.0.0.1:{server.port}", key=key)
+        await peer.fetch("table")
+        closing = asyncio.create_task(peer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert peer.closed
+        await asyncio.to_thread(until, lambda: leases(server) == [])
+
+    asyncio.run(main())
+
+
+def _fetch(name: str) -> Fetch:
+    return Fetch(os.urandom(16), name, ANY_EID)

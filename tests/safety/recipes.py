@@ -7,7 +7,11 @@ an interrupted operation a program still has what it had before, a device say, a
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,7 +23,7 @@ from obmm.broker.broker import Broker
 from obmm.broker.policy import Policy
 from obmm.driver.backend import Backend
 from obmm.emulator.control import ControlClient
-from obmm.exchange import connect, serve
+from obmm.exchange import aio, connect, serve
 from obmm.exchange.array_manifest import ArrayManifest
 from obmm.mapping import checker
 from obmm.prefetch import EngramPrefetcher, PrefetchLayer, SharedStaging, StagingFollower
@@ -27,6 +31,8 @@ from obmm.rows import GatherEngine, LocalMemory, Manifest, RowStore, TableSpec
 
 from .place import MIB, Place, Steps, close_regions
 from .recipes_above import ABOVE
+
+LOOP_S = 3.0  # a server that answers is told at once
 
 
 def nothing() -> None:
@@ -242,6 +248,44 @@ def lease(place: Place) -> Iterator[Steps]:
 
 
 @contextmanager
+def in_a_loop(place: Place) -> Iterator[Steps]:
+    """A program's only loop: an interrupt ends it, with whatever it had.  The server does not wait for a term's end."""
+    with place.devices() as (a, b), a.export_region(2 * MIB) as region:
+        journal = place.folder / "leases.journal"
+        with serve({"t": region}, host="127.0.0.1", port=0, plain=True, journal=journal, term_s=600.0) as running:
+
+            async def main() -> None:
+                async with await aio.connect(f"127.0.0.1:{running.port}", plain=True) as made:
+                    first = await made.fetch("t")
+                    with b.import_region(first):
+                        await made.renew(first)
+                    second, _ = await asyncio.gather(made.fetch("t"), made.fetch("t"))
+                    await made.release(second)
+                    await made.list()
+
+            def operation() -> None:
+                began = time.monotonic()
+                try:
+                    asyncio.run(main())
+                finally:
+                    assert time.monotonic() - began < LOOP_S, "a loop that was interrupted ends"
+
+            def close() -> None:
+                close_regions(b)
+                aio.sweep()  # as the next connect does: an interrupt may have come into what a collection began
+                end = time.monotonic() + LOOP_S
+                while any(item["kind"] == "lease" for item in running.status()["items"]):
+                    assert time.monotonic() < end, running.status()["items"]
+                    gc.collect()
+                    time.sleep(0.001)
+
+            lines = logging.getLogger("asyncio")
+            lines.disabled = True  # pytest keeps them, with the frames of tasks that an interrupt ended
+            yield operation, close
+            lines.disabled = False
+
+
+@contextmanager
 def control(place: Place) -> Iterator[Steps]:
     def operation() -> None:
         with ControlClient(place.fabric.socket) as client:
@@ -310,6 +354,7 @@ RECIPES = {
     "server": server,
     "peer": peer,
     "lease": lease,
+    "in a loop": in_a_loop,
     "control": control,
     "fabric": fabric,
     "broker": broker,
