@@ -23,7 +23,8 @@ def whole(operation: str, name: str, value: Any, *, low: int | None = None, high
         try:
             if isinstance(value, bool):
                 raise TypeError
-            value = operator.index(value)
+            # of a subclass of int the number itself: its comparisons may say anything
+            value = int.__index__(operator.index(value))
         except TypeError:
             raise wrong_type(operation, name, value, "a whole number") from None
     if (low is not None and value < low) or (high is not None and value > high):
