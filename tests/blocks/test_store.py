@@ -433,6 +433,8 @@ def test_nothing_is_left_in_the_fabric_and_in_the_process(rig: Make) -> None:
         put(store, b"x")
         assert len(os.listdir("/proc/self/fd")) > before, "a store in use has descriptors of its own"
         store.close()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    until(
+        lambda: len(os.listdir("/proc/self/fd")) <= before
+    )  # notes and journals are files that threads have open for a moment
     assert threading.active_count() <= threads, [each.name for each in threading.enumerate()]
     assert made.owner.status()["users"] == []
