@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A device of this process: a stream is a thread that does what was queued, in
- * order; an event is a number that the stream has reached; device memory is
+ * order; an event is a mark that the stream has reached; device memory is
  * ordinary memory.  Slow or wrong orders show here as they would on a device,
  * and handles that it did not make are refused as a careful driver would.
  */
@@ -22,6 +22,13 @@ int fake_say(int code, const char *text)
 	return code;
 }
 
+/* With the lock. */
+static void drop_mark(struct mark *mark)
+{
+	if (mark && !--mark->users)
+		free(mark);
+}
+
 static void act(struct fake *fake, struct action *action)
 {
 	switch (action->kind) {
@@ -33,13 +40,15 @@ static void act(struct fake *fake, struct action *action)
 		break;
 	case RECORD:
 		pthread_mutex_lock(&fake->lock);
-		action->event->reached = action->number;
+		action->mark->reached = true;
+		drop_mark(action->mark);
 		pthread_mutex_unlock(&fake->lock);
 		break;
 	case WAIT:
 		pthread_mutex_lock(&fake->lock);
-		while (action->event->reached < action->number)
+		while (action->mark && !action->mark->reached)
 			pthread_cond_wait(&fake->changed, &fake->lock);
+		drop_mark(action->mark);
 		pthread_mutex_unlock(&fake->lock);
 		break;
 	case END:
@@ -142,6 +151,25 @@ static int captured(struct stream *stream, const struct action *action)
 	return 0;
 }
 
+/* A record makes the event's mark anew; a wait is for the one of now. */
+static int mark(struct action *action)
+{
+	if (action->kind == RECORD) {
+		struct mark *made = calloc(1, sizeof(*made));
+
+		if (!made)
+			return fake_say(-ENOMEM, "no memory for an event's mark");
+		made->users = 1;
+		drop_mark(action->event->last);
+		action->event->last = made;
+	}
+	if (action->kind == RECORD || action->kind == WAIT)
+		action->mark = action->event->last;
+	if (action->mark)
+		action->mark->users++;
+	return 0;
+}
+
 static int put(struct fake *fake, struct stream *stream, struct action *action)
 {
 	int code;
@@ -158,10 +186,9 @@ static int put(struct fake *fake, struct stream *stream, struct action *action)
 		stream->graph->last = &action->next;
 		return 0;
 	}
-	if (action->kind == RECORD)
-		action->number = ++action->event->asked;
-	if (action->kind == WAIT)
-		action->number = action->event->asked;
+	code = mark(action);
+	if (code)
+		return code;
 	fake->pending++;
 	*stream->last = action;
 	stream->last = &action->next;
@@ -351,7 +378,7 @@ static int query(struct obmm_accelerator *self, uint64_t number)
 	if (!has_event(of(self), event))
 		code = fake_say(-EINVAL, "no event of this device");
 	else
-		code = event->reached == event->asked ? 0 : -EBUSY;
+		code = !event->last || event->last->reached ? 0 : -EBUSY;
 	pthread_mutex_unlock(&of(self)->lock);
 	return code;
 }
@@ -439,6 +466,7 @@ static void destroy(struct obmm_accelerator *self)
 		struct event *event = fake->ended;
 
 		fake->ended = event->next;
+		drop_mark(event->last);
 		free(event);
 	}
 	pthread_cond_destroy(&fake->changed);

@@ -10,8 +10,14 @@
 
 #pragma GCC visibility push(hidden)
 
+/* One recording of an event: a stream that waits for it waits for no later one, whichever stream is first. */
+struct mark {
+	bool reached;
+	unsigned int users;
+};
+
 struct event {
-	uint64_t asked, reached;
+	struct mark *last; /* NULL: never recorded */
 	const struct obmm_fake_graph *graph; /* recorded while that was captured */
 	struct event *next;
 };
@@ -22,7 +28,7 @@ struct action {
 	const void *from;
 	uint64_t bytes;
 	struct event *event;
-	uint64_t number;
+	struct mark *mark;
 	void (*call)(void *);
 	struct action *next;
 };

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../device/landing.h"
 #include "../device/stream_gather.h"
@@ -114,6 +115,55 @@ TEST(copies_wait_for_the_readers_before)
 	device->end_stream(device, reader);
 	device->end_stream(device, copies);
 	device->end_event(device, event);
+	obmm_accelerator_drop(device);
+}
+
+/* ---- one event, recorded in two streams ---- */
+
+static _Atomic int gate_is_open, second_came, third_came;
+
+static void pass_the_gate(void *unused)
+{
+	(void)unused;
+	while (!gate_is_open)
+		usleep(100);
+}
+
+static void note(void *flag)
+{
+	*(_Atomic int *)flag = 1;
+}
+
+static void until(const _Atomic int *flag)
+{
+	while (!*flag)
+		usleep(100);
+}
+
+TEST(who_waits_for_an_event_waits_for_the_record_of_then)
+{
+	struct obmm_accelerator *device = fake();
+	uint64_t slow, quick, first, second, third, event;
+
+	CHECK(!device->make_stream(device, &slow) && !device->make_stream(device, &quick));
+	CHECK(!device->make_stream(device, &first) && !device->make_stream(device, &second));
+	CHECK(!device->make_stream(device, &third) && !device->make_event(device, &event));
+	CHECK(!device->host(device, slow, pass_the_gate, NULL));
+	CHECK(!device->record(device, event, slow) && !device->wait(device, first, event));
+	CHECK(!device->host(device, first, note, (void *)&third_came));
+	/* recorded anew by a stream that is there before */
+	CHECK(!device->record(device, event, quick) && !device->wait(device, second, event));
+	CHECK(!device->host(device, second, note, (void *)&second_came));
+	until(&second_came);
+	CHECK(!device->query(device, event) && !third_came);
+	gate_is_open = 1;
+	until(&third_came);
+	CHECK(!device->synchronize(device, slow) && !device->query(device, event));
+	/* the slow one came last, and takes nothing back */
+	CHECK(!device->wait(device, third, event) && !device->synchronize(device, third));
+	CHECK(!device->end_event(device, event));
+	for (int i = 0; i < 5; i++)
+		CHECK(!device->end_stream(device, (uint64_t[]){ slow, quick, first, second, third }[i]));
 	obmm_accelerator_drop(device);
 }
 
