@@ -62,7 +62,7 @@ static uint64_t table_bytes(const struct obmm_table *table)
 
 	if (table->rows_per_segment) {
 		segment = last / table->rows_per_segment;
-		last = segment ? table->rows_per_segment - 1 : last;
+		last %= table->rows_per_segment;
 	}
 	return segment * table->segment_bytes + last * table->row_stride + table->row_bytes;
 }

@@ -245,6 +245,24 @@ static void local_ids_masks_and_ranges_select_rows(void)
 	munmap(memory.area, memory.area_bytes);
 }
 
+static void an_output_right_behind_a_short_last_segment_is_taken(void)
+{
+	enum { PER_SEGMENT = 10, BYTES = 64, SEGMENT = 4096 };
+	static uint8_t area[ROWS / PER_SEGMENT * SEGMENT + PER_SEGMENT * BYTES];
+	struct obmm_table table = { .base = area, .rows = ROWS, .row_stride = BYTES, .row_bytes = BYTES,
+				    .rows_per_segment = PER_SEGMENT, .segment_bytes = SEGMENT };
+	uint8_t *end = area + ROWS / PER_SEGMENT * SEGMENT + ROWS % PER_SEGMENT * BYTES;
+	struct obmm_request request = { .table = &table, .count = 1, .id_bytes = 8, .ids = ids64, .out_stride = BYTES,
+					.high = UINT64_MAX };
+	struct obmm_outcome outcome;
+
+	random_ids();
+	request.out = end;
+	CHECK(!obmm_gather_check(&request, &outcome));
+	request.out = end - 1;
+	CHECK(obmm_gather_check(&request, &outcome) == -EINVAL);
+}
+
 static void nc_reads_a_repeated_row_once(void)
 {
 	struct table_memory memory;
@@ -308,6 +326,7 @@ int main(void)
 		an_id_outside_refuses_before_anything_is_read();
 		an_id_outside_gives_a_zero_row_on_request();
 		local_ids_masks_and_ranges_select_rows();
+		an_output_right_behind_a_short_last_segment_is_taken();
 		nc_reads_a_repeated_row_once();
 		a_fault_says_where_and_leaves_the_rest_usable();
 	}
