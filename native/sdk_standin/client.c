@@ -14,7 +14,7 @@ enum way { NONE, LINKED, DIRECT };
 
 static pthread_mutex_t lifetime = PTHREAD_MUTEX_INITIALIZER; /* connect and disconnect */
 static atomic_int way;
-static pid_t owner;
+static _Atomic pid_t owner;
 static _Atomic(struct obmm_sys *) sys;
 
 /* Nodes that this process has been on: kept, because mappings outlive finalize. */
