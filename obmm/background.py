@@ -123,11 +123,19 @@ LINES = Background("obmm-log")
 class BackgroundLogger:
     """A logger for a loop: the same calls as `logging.Logger`'s, made by the thread of `LINES`.
 
+    `logger` is its name, or the logger: who makes one for each object looks it up once, when its module is loaded, because an
+    interrupt inside of `logging.getLogger` can leave the lock of all loggers held.
+
     `stranger` is for lines that any host on the network can cause: beyond `BURST` they are counted and not written.
     """
 
-    def __init__(self, name: str, lines: Background | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._logger = logging.getLogger(name)
+    def __init__(
+        self,
+        logger: str | logging.Logger,
+        lines: Background | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
         self._lines = LINES if lines is None else lines
         self._strangers = Rate(BURST, PER_SECOND, clock)
         self._told = 0

@@ -8,6 +8,7 @@ moment of the server's.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter
 
@@ -19,6 +20,8 @@ log = BackgroundLogger("obmm.exchange.server")
 
 NAME = "obmm.exchange.audit"
 
+_LOGGER = logging.getLogger(NAME)
+
 LINES = Background("obmm-audit")
 """All audit lines of this process, in their order."""
 
@@ -27,7 +30,7 @@ class AuditLog:
     """What one server tells about who got what."""
 
     def __init__(self) -> None:
-        self._log = BackgroundLogger(NAME, LINES)
+        self._log = BackgroundLogger(_LOGGER, LINES)
         self.refusals: Counter[str] = Counter()
         """Requests that were refused since the start, by reason."""
 
