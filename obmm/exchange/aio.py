@@ -353,7 +353,8 @@ class Waitable(Protocol):
 async def done(ticket: Waitable) -> None:
     """Wait, without a thread, until the descriptor of `ticket` is readable; then ask the ticket itself.
 
-    `ticket`: whatever has a `fileno` of that kind, as a `obmm.blocks.BlockStore` or a `Lease`.
+    `ticket`: whatever has a `fileno` of that kind, as a `obmm.blocks.BlockStore` or a `Lease`.  ObmmArgumentError: it has none.
+    ClosedError: its descriptor is closed.  ObmmError EPERM: it is a file's, which is always readable.
 
     >>> import asyncio, os
     >>> from types import SimpleNamespace
@@ -380,9 +381,9 @@ async def done(ticket: Waitable) -> None:
         except OSError as error:
             raise ObmmError(
                 error.errno or errno.EIO,
-                f"AWAIT: {ticket!r}: {error.strerror}: a file is always readable; fix: a ticket, or another eventfd, pipe "
+                f"CALL: await {ticket!r}: {error.strerror}: a file is always readable; fix: a ticket, or another eventfd, pipe "
                 "or socket",
-                operation="AWAIT",
+                operation="CALL",
             ) from None
         try:
             await ready
@@ -394,12 +395,12 @@ def _number_of(ticket: object) -> int:
     """Its descriptor; ObmmArgumentError for what has none, ClosedError for what has none any more."""
     ask = getattr(ticket, "fileno", None)
     if not callable(ask):
-        raise wrong_type("AWAIT", "ticket", ticket, "something with a fileno(), as obmm.rows.aio.submit() returns")
+        raise wrong_type("CALL", "ticket", ticket, "something with a fileno(), as obmm.rows.aio.submit() returns")
     try:
         number = ask()
     except ValueError:  # so say files, selectors and others that are closed
         number = -1
-    number = whole("AWAIT", "fileno()", number, low=-1, high=(1 << 31) - 1)
+    number = whole("CALL", "fileno()", number, low=-1, high=(1 << 31) - 1)
     if number < 0:
         raise ClosedError.of(ticket)
     return number
