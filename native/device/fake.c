@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fake_internal.h"
 
@@ -20,6 +21,12 @@ int fake_say(int code, const char *text)
 {
 	snprintf(words, sizeof(words), "%s", text);
 	return code;
+}
+
+/* In a forked child nothing is given back: it is the parent's, and waiting for a thread there would never end. */
+static bool is_inherited(const struct fake *fake)
+{
+	return fake->owner != getpid();
 }
 
 /* With the lock. */
@@ -234,6 +241,8 @@ static int unpin(struct obmm_accelerator *self, void *host)
 {
 	struct fake *fake = of(self);
 
+	if (is_inherited(fake))
+		return 0;
 	pthread_mutex_lock(&fake->lock);
 	while (fake->pending)
 		pthread_cond_wait(&fake->changed, &fake->lock);
@@ -294,6 +303,8 @@ static int end_stream(struct obmm_accelerator *self, uint64_t handle)
 	struct fake *fake = of(self);
 	struct stream *stream, **at;
 
+	if (is_inherited(fake))
+		return 0;
 	pthread_mutex_lock(&fake->lock);
 	stream = handle ? fake_stream(fake, handle) : NULL;
 	for (at = &fake->streams; stream && *at != stream; at = &(*at)->next)
@@ -329,6 +340,8 @@ static int end_event(struct obmm_accelerator *self, uint64_t handle)
 	struct fake *fake = of(self);
 	struct event *event = (struct event *)(uintptr_t)handle, **at = &fake->events;
 
+	if (is_inherited(fake))
+		return 0;
 	pthread_mutex_lock(&fake->lock);
 	while (*at && *at != event)
 		at = &(*at)->next;
@@ -389,6 +402,8 @@ static int synchronize(struct obmm_accelerator *self, uint64_t where)
 	struct stream *stream;
 	int code = 0;
 
+	if (is_inherited(fake))
+		return fake_say(-EINVAL, "the device is another process's");
 	pthread_mutex_lock(&fake->lock);
 	stream = fake_stream(fake, where);
 	if (!stream) {
@@ -445,6 +460,8 @@ static int share_host(struct obmm_accelerator *self, void *memory, uint64_t byte
 static int unshare_host(struct obmm_accelerator *self, void *memory)
 {
 	(void)memory;
+	if (is_inherited(of(self)))
+		return 0;
 	pthread_mutex_lock(&of(self)->lock);
 	of(self)->memories--;
 	pthread_mutex_unlock(&of(self)->lock);
@@ -461,6 +478,8 @@ static void destroy(struct obmm_accelerator *self)
 {
 	struct fake *fake = of(self);
 
+	if (is_inherited(fake))
+		return;
 	end(fake, fake->default_stream);
 	while (fake->ended) {
 		struct event *event = fake->ended;
@@ -481,6 +500,7 @@ int obmm_accelerator_fake(struct obmm_accelerator **out)
 
 	if (!fake)
 		return -ENOMEM;
+	fake->owner = getpid();
 	pthread_mutex_init(&fake->lock, NULL);
 	pthread_cond_init(&fake->changed, NULL);
 	fake->base = (struct obmm_accelerator){

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "fake.h"
 
@@ -49,6 +50,7 @@ struct stream {
 
 struct fake {
 	struct obmm_accelerator base;
+	pid_t owner; /* a forked child has neither its threads nor, for sure, its lock */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct stream *default_stream, *streams;

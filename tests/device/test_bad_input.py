@@ -335,6 +335,22 @@ def test_a_forked_child_is_told_and_waits_for_nothing(gather, accelerator):
     assert gather.runs == 2
 
 
+def test_a_forked_child_that_collects_a_device_waits_for_nothing(store):
+    accelerator = FakeAccelerator()
+    held = [Stream(accelerator), Event(accelerator), PinnedMemory(accelerator, 64), prefetcher(store, accelerator)]
+    step(held[-1], np.ones((2, 3, 2), np.int64))
+    held[-1].consume(0)
+    accelerator.synchronize()
+    child = os.fork()
+    if not child:
+        held.clear()
+        del accelerator
+        gc.collect()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    held.pop().close()
+
+
 class TestSharedRows:
     """Rows of this node that the device reads by itself."""
 
