@@ -271,6 +271,9 @@ class Keeper:
             self.device, self._peer, self._name, self._namespace.fingerprint, session.incarnation, ATTACH_S
         )
         self.attachment = attachment
+        if self._closed:  # meanwhile, by a thread that found nothing to close yet
+            self._detach()
+            return
         self._stash = Stash(min(MOST_STASHED, attachment.layout.slots // 16))
         self._answered = time.monotonic()
         self._stats.attached()

@@ -16,6 +16,7 @@ import pytest
 
 from obmm import ClosedError, ObmmArgumentError
 from obmm.blocks import BlockStore, Namespace, Pieces, Reason
+from obmm.blocks import keeper as keeper_code
 from obmm.errors import CopyError
 from tests.blocks.rig import BLOCK, MODEL, Rig, content, get, put, until
 
@@ -420,6 +421,31 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(rig: Make) -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert get(store, b"a") == [1]
+
+
+def test_a_store_that_is_closed_while_it_attaches_again_keeps_nothing(
+    rig: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = rig()
+    peer = made.peer()
+    store = BlockStore(peer, made.b, MODEL)
+    keeper, real = store._keeper, keeper_code.attach
+    assert keeper is not None
+
+    def attach(*arguments: object) -> object:
+        attachment = real(*arguments)
+        closing = threading.Thread(target=keeper.close, args=(1.0,))
+        closing.start()
+        closing.join()  # it has found nothing yet
+        return attachment
+
+    keeper._detach()
+    with monkeypatch.context() as patched:
+        patched.setattr(keeper_code, "attach", attach)
+        keeper._attach()
+    assert keeper.attachment is None
+    assert not peer.leases
+    store.close()
 
 
 def test_nothing_is_left_in_the_fabric_and_in_the_process(rig: Make) -> None:
