@@ -439,6 +439,15 @@ def test_a_store_that_is_closed_while_it_attaches_again_keeps_nothing(
         closing.join()  # it has found nothing yet
         return attachment
 
+    resting = threading.Event()  # the store's own thread does not attach meanwhile
+
+    def rest() -> float:
+        resting.set()
+        return 60.0
+
+    monkeypatch.setattr(keeper, "beat", rest)
+    keeper.on_change()
+    assert resting.wait(30)
     keeper._detach()
     with monkeypatch.context() as patched:
         patched.setattr(keeper_code, "attach", attach)
