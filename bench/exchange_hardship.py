@@ -39,7 +39,7 @@ SOURCES = 40
 DISK_S = 1.0
 
 # Connects from many addresses of loopback, says nothing, and comes again when it is thrown out.
-_FLOOD = """
+FLOOD = """
 import selectors, socket, sys
 port, sources, each = map(int, sys.argv[1:])
 selector = selectors.DefaultSelector()
@@ -149,7 +149,7 @@ def _summary(seconds: list[float]) -> dict[str, float]:
 
 @contextmanager
 def _flood(port: int, each: int = 20) -> Iterator[None]:
-    command = [sys.executable, "-P", "-c", _FLOOD, str(port), str(SOURCES), str(each)]
+    command = [sys.executable, "-P", "-c", FLOOD, str(port), str(SOURCES), str(each)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout

@@ -15,32 +15,12 @@ from typing import Any
 
 import pytest
 
+from bench.exchange_hardship import FLOOD
 from obmm.exchange import Limits, Server, connect
 from obmm.exchange.admission import Admission, Full, source_of
 from tests.exchange.conftest import until
 
 Start = Callable[..., Server]
-
-# Connects from many addresses of loopback, says nothing, and begins anew when it is thrown out.
-FLOOD = """
-import selectors, socket, sys
-port, sources, each = map(int, sys.argv[1:])
-selector = selectors.DefaultSelector()
-def knock(source):
-    sock = socket.socket()
-    sock.setblocking(False)
-    sock.bind((source, 0))
-    sock.connect_ex(("127.0.0.1", port))
-    selector.register(sock, selectors.EVENT_READ, source)
-for number in range(sources * each):
-    knock(f"127.0.1.{number % sources + 1}")
-print("there", flush=True)
-while True:
-    for key, _ in selector.select():
-        selector.unregister(key.fileobj)
-        key.fileobj.close()
-        knock(key.data)
-"""
 
 
 @contextmanager
